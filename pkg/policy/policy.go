@@ -44,17 +44,14 @@ const (
 type NetworkMode int
 
 const (
-	NetworkNone     NetworkMode = iota // AF_UNIX and netlink route only
-	NetworkLoopback                    // the task's own servers, nothing else
-	NetworkProxy                       // as loopback, and 127.0.0.1:3128 leads to the proxy's Unix socket
-	NetworkHost                        // the host's network
+	NetworkNone NetworkMode = iota // AF_UNIX and netlink route only
+	NetworkHost                    // the host's network
 )
 
 // Network is the [network] table.
 type Network struct {
-	Mode   NetworkMode
-	Socket string // proxy only: the proxy's Unix socket, absolute
-	Why    string // required for NetworkHost
+	Mode NetworkMode
+	Why  string // required for NetworkHost
 }
 
 // Environment is the [environment] table.

@@ -1,0 +1,131 @@
+// Package cli is the one voice the four tools speak with: flags, exit codes,
+// and errors that say what to do next. It holds no logic of its own.
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+// Exit codes, the same in every tool. fence alone adds NotFenced and the
+// shell's two for a command that cannot be run.
+const (
+	OK        = 0   // every item has an answer; for gate, diff, validate, check: and it is yes
+	No        = 1   // the answer is no
+	Usage     = 2   // wrong flags or unreadable input; nothing was done
+	Unknown   = 3   // could not tell, or an item ended in a fault
+	NotFenced = 125 // fence only: not fenced and not run
+	CannotRun = 126 // fence only: the command was found but cannot be executed
+	NotFound  = 127 // fence only: there is no such command
+)
+
+// Error is an error with the exit code it ends the tool with and the next
+// thing to try. A nil Err prints nothing and only sets the code.
+type Error struct {
+	Code int
+	Err  error
+	Hint string // one or more lines, each printed as a hint of its own
+}
+
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit %d", e.Code)
+	}
+	return e.Err.Error()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Usagef returns an Error with code Usage.
+func Usagef(hint, format string, a ...any) error {
+	return &Error{Code: Usage, Err: fmt.Errorf(format, a...), Hint: hint}
+}
+
+// Exit returns an Error that ends the tool with code and prints nothing.
+func Exit(code int) error { return &Error{Code: code} }
+
+// Main runs app and returns the exit code, after printing an error in the
+// form "TOOL: what went wrong" with its hints below.
+func Main(app *cli.App, args []string) int {
+	prepare(app)
+	return Report(os.Stderr, app.Name, app.Run(args))
+}
+
+// Report prints err for a person and returns the exit code that it means.
+// An error that is not an *Error came from the flag parser: code Usage.
+func Report(w io.Writer, tool string, err error) int {
+	if err == nil {
+		return OK
+	}
+	code, hint := Usage, "run '"+tool+" --help' for the flags"
+	var e *Error
+	if errors.As(err, &e) {
+		code, hint = e.Code, e.Hint
+		if e.Err == nil {
+			return code
+		}
+	}
+	fmt.Fprintf(w, "%s: %s\n", tool, strings.TrimSuffix(err.Error(), "."))
+	for _, line := range strings.Split(strings.TrimSpace(hint), "\n") {
+		if line != "" {
+			fmt.Fprintf(w, "hint: %s\n", line)
+		}
+	}
+	return code
+}
+
+// prepare sets what urfave/cli gets wrong for us: it splits list flags at
+// commas, exits by itself, and prints the whole help after a typing error.
+func prepare(app *cli.App) {
+	app.DisableSliceFlagSeparator = true
+	app.HideHelpCommand = true
+	app.ExitErrHandler = func(*cli.Context, error) {}
+	onUsage := func(_ *cli.Context, err error, _ bool) error { return err }
+	app.OnUsageError = onUsage
+	var each func([]*cli.Command)
+	each = func(cs []*cli.Command) {
+		for _, c := range cs {
+			c.OnUsageError = onUsage
+			c.HideHelpCommand = true
+			each(c.Subcommands)
+		}
+	}
+	each(app.Commands)
+}
+
+// Suggest returns the word of known that is nearest to got, or "" when none
+// is near enough to be meant.
+func Suggest(got string, known []string) string {
+	best, at := "", 3
+	for _, k := range known {
+		if d := distance(got, k); d < at {
+			best, at = k, d
+		}
+	}
+	return best
+}
+
+// distance is the number of single-letter edits between a and b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		prev := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			prev, row[j] = row[j], min(row[j]+1, row[j-1]+1, prev+cost)
+		}
+	}
+	return row[len(b)]
+}
