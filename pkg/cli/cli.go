@@ -50,10 +50,11 @@ func Usagef(hint, format string, a ...any) error {
 func Exit(code int) error { return &Error{Code: code} }
 
 // Main runs app and returns the exit code, after printing an error in the
-// form "TOOL: what went wrong" with its hints below.
+// form "TOOL: what went wrong" with its hints below. Flags may stand after
+// arguments, see Reorder.
 func Main(app *cli.App, args []string) int {
 	prepare(app)
-	return Report(os.Stderr, app.Name, app.Run(args))
+	return Report(os.Stderr, app.Name, app.Run(Reorder(app, args)))
 }
 
 // Report prints err for a person and returns the exit code that it means.
@@ -85,12 +86,11 @@ func prepare(app *cli.App) {
 	app.DisableSliceFlagSeparator = true
 	app.HideHelpCommand = true
 	app.ExitErrHandler = func(*cli.Context, error) {}
-	onUsage := func(_ *cli.Context, err error, _ bool) error { return err }
-	app.OnUsageError = onUsage
+	app.OnUsageError = usageError
 	var each func([]*cli.Command)
 	each = func(cs []*cli.Command) {
 		for _, c := range cs {
-			c.OnUsageError = onUsage
+			c.OnUsageError = usageError
 			c.HideHelpCommand = true
 			each(c.Subcommands)
 		}

@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"io"
+	"os"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+)
+
+// Reorder moves the flags of a command in front of its arguments, because
+// urfave/cli stops at the first argument and takes what follows for more of
+// them: "probe gate after.json --expect strict" must mean what it says.
+//
+// A command line that belongs to another command is left alone: nothing
+// moves behind "--", nor in a command whose ArgsUsage has a "--" of its own
+// ("fence run -- CMD"). Flags before a subcommand's name stay the parent's.
+func Reorder(app *cli.App, args []string) []string {
+	if len(args) == 0 {
+		return nil
+	}
+	root := &cli.Command{Flags: app.Flags, Subcommands: app.Commands, ArgsUsage: app.ArgsUsage}
+	return append([]string{args[0]}, reorder(root, args[1:])...)
+}
+
+func reorder(c *cli.Command, args []string) []string {
+	if c.SkipFlagParsing {
+		return args
+	}
+	var flags, rest []string
+	runsAnother := strings.Contains(c.ArgsUsage, "--")
+	for i := 0; i < len(args); i++ {
+		switch a := args[i]; {
+		case a == "--":
+			return append(append(flags, args[i]), append(rest, args[i+1:]...)...)
+		case len(a) > 1 && a[0] == '-':
+			flags = append(flags, a)
+			if !takesNext(c.Flags, a) {
+				continue
+			}
+			if i++; i == len(args) {
+				return flags // the parser's to refuse: no argument may stand where the value is missing
+			}
+			flags = append(flags, args[i])
+		case len(rest) == 0 && subcommand(c, a) != nil:
+			return append(append(flags, a), reorder(subcommand(c, a), args[i+1:])...)
+		case runsAnother:
+			return append(append(flags, rest...), args[i:]...)
+		default:
+			rest = append(rest, a)
+		}
+	}
+	return append(flags, rest...)
+}
+
+func subcommand(c *cli.Command, name string) *cli.Command {
+	for _, s := range c.Subcommands {
+		if s.HasName(name) {
+			return s
+		}
+	}
+	return nil
+}
+
+// takesNext says whether the word after arg is the value of arg. A flag that
+// nobody declared takes none: the parser will refuse it by name.
+func takesNext(flags []cli.Flag, arg string) bool {
+	name := strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-")
+	if strings.Contains(name, "=") {
+		return false
+	}
+	for _, f := range flags {
+		for _, n := range f.Names() {
+			if n == name {
+				d, ok := f.(cli.DocGenerationFlag)
+				return ok && d.TakesValue()
+			}
+		}
+	}
+	return false
+}
+
+// flagNames lists the long names of c's flags, for Suggest.
+func flagNames(c *cli.Command) []string {
+	var names []string
+	for _, f := range c.Flags {
+		for _, n := range f.Names() {
+			if len(n) > 1 {
+				names = append(names, n)
+			}
+		}
+	}
+	return names
+}
+
+// usageError turns the flag parser's error into ours: an unknown flag gets
+// the nearest known one as a hint.
+func usageError(ctx *cli.Context, err error, _ bool) error {
+	what, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+	if !unknown || ctx.Command == nil {
+		return err
+	}
+	what = strings.TrimPrefix(what, "-")
+	hint := "run '" + ctx.Command.HelpName + " --help' for the flags"
+	if near := Suggest(what, flagNames(ctx.Command)); near != "" {
+		hint = "did you mean --" + near + "?\n" + hint
+	}
+	dashes := "--"
+	if len(what) == 1 {
+		dashes = "-"
+	}
+	return Usagef(hint, "unknown flag %s%s", dashes, what)
+}
+
+// IsTerminal says whether w is a terminal, so that a person reads it.
+func IsTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// Columns is the width to lay text out for: the terminal's, else 80.
+func Columns(w io.Writer) int {
+	if f, ok := w.(*os.File); ok {
+		if ws, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && ws.Col >= 40 {
+			return int(ws.Col)
+		}
+	}
+	return 80
+}
