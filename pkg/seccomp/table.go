@@ -1,0 +1,237 @@
+package seccomp
+
+import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// This file is the policy. Every system call in numbers.go stands in exactly
+// one of allowed, refused, absent and tested (a test sees to it), so that a
+// call which a new kernel brings is a decision and never an accident. The
+// start was the default profile of moby; testdata/moby.golden lists each
+// difference.
+
+// allowed calls pass with any argument. None of them loads an argument in the
+// filter, so kernels from 5.11 on answer them from a bitmap and never run it.
+const allowed = `
+	read readv pread64 preadv preadv2 write writev pwrite64 pwritev pwritev2
+	open openat openat2 creat close close_range lseek dup dup2 dup3 fcntl flock
+	sendfile splice tee vmsplice copy_file_range readahead fadvise64 fallocate
+	truncate ftruncate sync syncfs fsync fdatasync sync_file_range cachestat
+
+	stat fstat lstat newfstatat statx statfs fstatfs access faccessat faccessat2
+	readlink readlinkat getdents getdents64 getcwd chdir fchdir
+	mkdir mkdirat rmdir mknod mknodat link linkat unlink unlinkat
+	symlink symlinkat rename renameat renameat2 umask
+	chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat
+	utime utimes futimesat utimensat
+	getxattr lgetxattr fgetxattr getxattrat setxattr lsetxattr fsetxattr setxattrat
+	listxattr llistxattr flistxattr listxattrat
+	removexattr lremovexattr fremovexattr removexattrat
+	inotify_init inotify_init1 inotify_add_watch inotify_rm_watch fanotify_mark
+	statmount listmount file_getattr
+
+	pipe pipe2 poll ppoll select pselect6 eventfd eventfd2 signalfd signalfd4
+	epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2
+	timerfd_create timerfd_settime timerfd_gettime
+	io_setup io_destroy io_submit io_cancel io_getevents io_pgetevents
+
+	accept accept4 bind connect listen shutdown getsockname getpeername
+	getsockopt setsockopt recvfrom recvmsg recvmmsg
+
+	brk mmap munmap mremap mprotect madvise mincore msync remap_file_pages
+	mlock mlock2 mlockall munlock munlockall mseal membarrier map_shadow_stack
+	memfd_create memfd_secret pkey_alloc pkey_free pkey_mprotect
+
+	fork vfork execve execveat exit exit_group wait4 waitid
+	getpid getppid gettid getpgid getpgrp setpgid getsid setsid
+	pidfd_open pidfd_send_signal process_mrelease
+	set_tid_address set_robust_list get_robust_list rseq rseq_slice_yield
+	futex futex_wait futex_wake futex_waitv futex_requeue
+	arch_prctl set_thread_area get_thread_area
+	sched_yield sched_getaffinity sched_getattr sched_getparam sched_getscheduler
+	sched_get_priority_max sched_get_priority_min sched_rr_get_interval
+	getcpu getpriority ioprio_get getrlimit setrlimit getrusage times sysinfo uname
+
+	tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo rt_sigaction rt_sigprocmask
+	rt_sigpending rt_sigreturn rt_sigsuspend rt_sigtimedwait sigaltstack pause
+	restart_syscall
+
+	time gettimeofday clock_gettime clock_getres clock_nanosleep nanosleep
+	alarm getitimer setitimer adjtimex clock_adjtime
+	timer_create timer_settime timer_gettime timer_getoverrun timer_delete
+
+	getuid geteuid getresuid setuid setreuid setresuid setfsuid
+	getgid getegid getresgid setgid setregid setresgid setfsgid
+	getgroups setgroups capget capset
+
+	shmdt mq_timedsend mq_timedreceive mq_notify mq_getsetattr
+
+	getrandom seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self
+` +
+	// Threads of OpenMP, torch and MPI bind themselves by thread id, so a rule
+	// on pid 0 would break them. It reaches other processes of the same user;
+	// only a pid namespace changes that.
+	` sched_setaffinity ` +
+	// Placement of one's own memory, which moby leaves out: numactl, torch,
+	// NCCL and postgres use it.
+	` mbind set_mempolicy get_mempolicy set_mempolicy_home_node ` +
+	// Called by code that the kernel itself put there when somebody traces the
+	// program: refused, the program would die.
+	` uprobe uretprobe ` +
+	// What /proc/self/attr and the list of security modules say as well.
+	` lsm_get_self_attr lsm_list_modules `
+
+// sysV is allowed too, unless the IPC namespace is the host's. Not only the
+// calls that open something by key: ids are small numbers and can be guessed.
+const sysV = `shmget shmat shmctl msgget msgsnd msgrcv msgctl semget semop semtimedop semctl mq_open mq_unlink`
+
+// refused calls fail with the errno before the colon.
+var refused = map[unix.Errno]string{
+	unix.EPERM: `
+		unshare setns chroot pivot_root mount umount2 mount_setattr move_mount
+		open_tree open_tree_attr fsopen fsconfig fsmount fspick
+
+		ptrace process_vm_readv process_vm_writev process_madvise pidfd_getfd kcmp
+		migrate_pages move_pages
+
+		bpf userfaultfd fanotify_init name_to_handle_at open_by_handle_at lsm_set_self_attr
+		add_key request_key keyctl
+		io_uring_setup io_uring_enter io_uring_register
+
+		modify_ldt iopl ioperm init_module finit_module delete_module
+		kexec_load kexec_file_load reboot acct swapon swapoff quotactl quotactl_fd
+		syslog settimeofday clock_settime sethostname setdomainname vhangup`,
+	unix.EACCES: `perf_event_open`, // what perf_event_paranoid answers; perf explains it
+}
+
+// absent calls fail with ENOSYS although we know them.
+const absent = `` +
+	// glibc and musl then use clone, whose flags the filter can see. With any
+	// other errno thread creation fails (moby#42680).
+	` clone3 ` +
+	// Sets by path what the ioctl sets on an open file, which Landlock had to
+	// allow; tools fall back to that.
+	` file_setattr ` +
+	// New and used by nothing that runs in a fence.
+	` listns ` +
+	// Dead: no kernel of these years has them, or their libraries.
+	` _sysctl afs_syscall create_module epoll_ctl_old epoll_wait_old
+	get_kernel_syms getpmsg lookup_dcookie nfsservctl putpmsg query_module
+	security sysfs tuxcall uselib ustat vserver `
+
+// governedByNet are the calls that Spec.Net decides about; Spec.Allow cannot.
+var governedByNet = []string{"socket", "socketpair", "sendto", "sendmsg", "sendmmsg"}
+
+// all is the mask of a test on a whole 32-bit argument.
+const all = ^uint32(0)
+
+// only allows the values and answers els to all others.
+func only(arg int, mask uint32, els Verdict, values ...uint32) Tree {
+	return match(arg, mask, Allow, els, values)
+}
+
+// except answers v to the values and allows all others.
+func except(arg int, mask uint32, v Verdict, values ...uint32) Tree {
+	return match(arg, mask, v, Allow, values)
+}
+
+func match(arg int, mask uint32, is, els Verdict, values []uint32) Tree {
+	t := Tree{Verdict: els, Arg: arg, Mask: mask}
+	for _, value := range values {
+		t.Branches = append(t.Branches, Branch{value, Tree{Verdict: is}})
+	}
+	return t
+}
+
+// namespaces are the flags of clone that make a namespace, CLONE_NEWTIME
+// among them although it only means something to clone3 and unshare.
+const namespaces = unix.CLONE_NEWTIME | unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS |
+	unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
+
+// tested are the calls whose arguments matter.
+func tested(s Spec) map[string]Tree {
+	const pgidOrAll = ^uint32(0) // -1, as the kernel reads a pid_t
+	eperm := Fail(unix.EPERM)
+	t := map[string]Tree{
+		"clone": only(0, namespaces, eperm, 0),
+
+		// Typing into the terminal (TIOCSTI), into the console's selection
+		// (TIOCLINUX), or stealing the console's output (TIOCCONS).
+		"ioctl": except(1, all, eperm, unix.TIOCSTI, 0x541c, unix.TIOCCONS),
+
+		// Letting others trace us past Yama; memory layout and secure bits are
+		// for programs with capabilities.
+		"prctl": except(0, all, eperm, unix.PR_SET_PTRACER, unix.PR_SET_MM, unix.PR_SET_SECUREBITS),
+
+		// PER_LINUX, PER_LINUX32, both with UNAME26, the query, and
+		// ADDR_NO_RANDOMIZE for debuggers and sanitizers. Not READ_IMPLIES_EXEC
+		// and the like.
+		"personality": only(0, all, eperm, 0, 8, 0x20000, 0x20008, 0xffffffff, 0x40000),
+
+		// Only on the caller: Landlock does not keep these from other processes
+		// of the same user. libc always passes 0 for itself.
+		"prlimit64":          only(0, all, eperm, 0),
+		"sched_setscheduler": only(0, all, eperm, 0),
+		"sched_setparam":     only(0, all, eperm, 0),
+		"sched_setattr":      only(0, all, eperm, 0),
+		// which = process, who = self; not a group's, not all of the user's.
+		"setpriority": {Verdict: eperm, Arg: 0, Mask: all, Branches: []Branch{{unix.PRIO_PROCESS, only(1, all, eperm, 0)}}},
+		"ioprio_set":  {Verdict: eperm, Arg: 0, Mask: all, Branches: []Branch{{1, only(1, all, eperm, 0)}}},
+
+		"kill":       {Verdict: Allow},
+		"socketpair": only(0, all, Fail(unix.EAFNOSUPPORT), unix.AF_UNIX),
+		"sendto":     {Verdict: Allow},
+		"sendmsg":    {Verdict: Allow},
+		"sendmmsg":   {Verdict: Allow},
+	}
+	if s.DenyKillAll {
+		t["kill"] = except(0, all, eperm, pgidOrAll)
+	}
+
+	noProtocol := Fail(unix.EPROTONOSUPPORT)
+	socket := Tree{Verdict: Fail(unix.EAFNOSUPPORT), Arg: 0, Mask: all, Branches: []Branch{
+		{unix.AF_UNIX, Tree{Verdict: Allow}},
+		// Without route, node's networkInterfaces() throws whatever the errno.
+		{unix.AF_NETLINK, only(2, all, noProtocol, unix.NETLINK_ROUTE)},
+	}}
+	if s.Net == NetHost {
+		// Not MPTCP, which Landlock's TCP rules do not see (Go then uses TCP),
+		// nor SCTP, ICMP or raw sockets. The low four bits of a type are the
+		// type, others are flags.
+		inet := Tree{Verdict: Fail(unix.ESOCKTNOSUPPORT), Arg: 1, Mask: 0xf, Branches: []Branch{
+			{unix.SOCK_STREAM, only(2, all, noProtocol, 0, unix.IPPROTO_TCP)},
+			{unix.SOCK_DGRAM, only(2, all, noProtocol, 0, unix.IPPROTO_UDP)},
+		}}
+		socket.Branches = append(socket.Branches, Branch{unix.AF_INET, inet}, Branch{unix.AF_INET6, inet})
+		// TCP Fast Open connects without connect, past Landlock. Without INET
+		// sockets it does nothing, and these calls are hot: no test then.
+		noFastOpen := Fail(unix.EOPNOTSUPP)
+		t["sendto"] = except(3, unix.MSG_FASTOPEN, noFastOpen, unix.MSG_FASTOPEN)
+		t["sendmsg"] = except(2, unix.MSG_FASTOPEN, noFastOpen, unix.MSG_FASTOPEN)
+		t["sendmmsg"] = except(3, unix.MSG_FASTOPEN, noFastOpen, unix.MSG_FASTOPEN)
+	}
+	t["socket"] = socket
+	return t
+}
+
+// table is the whole policy for a spec, by name, before Spec.Allow.
+func table(s Spec) map[string]Tree {
+	t := tested(s)
+	add := func(v Verdict, names string) {
+		for name := range strings.FieldsSeq(names) {
+			t[name] = Tree{Verdict: v}
+		}
+	}
+	add(Allow, allowed)
+	add(Allow, sysV)
+	if s.DenySysV {
+		add(Fail(unix.EPERM), sysV)
+	}
+	for errno, names := range refused {
+		add(Fail(errno), names)
+	}
+	add(unlisted, absent)
+	return t
+}

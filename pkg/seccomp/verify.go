@@ -1,0 +1,130 @@
+package seccomp
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// The instructions that libseccomp uses.
+const (
+	opLoad = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+	opAnd  = unix.BPF_ALU | unix.BPF_AND | unix.BPF_K
+	opJump = unix.BPF_JMP | unix.BPF_JA
+	opJeq  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+	opJgt  = unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K
+	opJge  = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
+	opRet  = unix.BPF_RET | unix.BPF_K
+)
+
+// verify holds a program against the rules it was made from: every number that
+// has a rule and all below 1024, with arguments that lead to every leaf, and
+// with the rest of each 64-bit argument empty, 1 and full; x32's numbers; and
+// other architectures.
+func verify(prog []byte, rules []Rule, arch uint32) error {
+	trees := map[uint32]Tree{}
+	for nr := range uint32(1024) {
+		trees[nr] = Tree{Verdict: unlisted}
+	}
+	for _, r := range rules {
+		trees[uint32(r.Nr)] = r.Tree
+	}
+	const x32 = 0x40000000
+	for nr, tree := range trees {
+		for _, args := range samples(tree, [6]uint64{}) {
+			for _, c := range []struct {
+				nr, arch uint32
+				want     Verdict
+			}{
+				{nr, arch, tree.Decide(args)},
+				{nr | x32, arch, unlisted},
+				{nr, unix.AUDIT_ARCH_I386, unlisted},
+				{nr, arch ^ 1, unlisted},
+			} {
+				got, err := run(prog, c.nr, c.arch, args)
+				if err != nil {
+					return err
+				}
+				if got != c.want {
+					return fmt.Errorf("arch %#x call %d%#x: %v instead of %v", c.arch, c.nr, args, got, c.want)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// samples returns arguments that lead to each leaf of the tree. They differ
+// from args only in what the tree tests.
+func samples(t Tree, args [6]uint64) [][6]uint64 {
+	if len(t.Branches) == 0 {
+		return [][6]uint64{args}
+	}
+	var out [][6]uint64
+	for _, b := range t.Branches {
+		neighbour := b.Value ^ t.Mask&-t.Mask // differs in the lowest bit that counts
+		for _, low := range []uint32{b.Value, b.Value | ^t.Mask, neighbour, ^b.Value} {
+			next := Tree{} // what decides then: a branch, or nothing more
+			for _, b := range t.Branches {
+				if low&t.Mask == b.Value {
+					next = b.Tree
+				}
+			}
+			for _, high := range []uint64{0, 1, 1<<32 - 1} {
+				args[t.Arg] = high<<32 | uint64(low)
+				out = append(out, samples(next, args)...)
+			}
+		}
+	}
+	return out
+}
+
+// run is what the kernel does with a program: its answer to one call.
+func run(prog []byte, nr, arch uint32, args [6]uint64) (Verdict, error) {
+	var data [64]byte // struct seccomp_data
+	binary.NativeEndian.PutUint32(data[0:], nr)
+	binary.NativeEndian.PutUint32(data[4:], arch)
+	for i, arg := range args {
+		binary.NativeEndian.PutUint64(data[16+8*i:], arg)
+	}
+	var a uint32
+	for pc := 0; pc < len(prog)/insnSize; pc++ {
+		insn := prog[pc*insnSize:]
+		k := binary.NativeEndian.Uint32(insn[4:])
+		var yes bool
+		switch code := binary.NativeEndian.Uint16(insn); code {
+		case opLoad:
+			if k > uint32(len(data)-4) {
+				return 0, fmt.Errorf("instruction %d loads from %d", pc, k)
+			}
+			a = binary.NativeEndian.Uint32(data[k:])
+			continue
+		case opAnd:
+			a &= k
+			continue
+		case opRet:
+			return Verdict(k), nil
+		case opJump:
+			if k > uint32(len(prog)) {
+				return 0, fmt.Errorf("instruction %d jumps out of the program", pc)
+			}
+			pc += int(k)
+			continue
+		case opJeq:
+			yes = a == k
+		case opJgt:
+			yes = a > k
+		case opJge:
+			yes = a >= k
+		default:
+			return 0, fmt.Errorf("instruction %d is of an unknown kind, %#x", pc, code)
+		}
+		if yes {
+			pc += int(insn[2])
+		} else {
+			pc += int(insn[3])
+		}
+	}
+	return 0, fmt.Errorf("the program ends without an answer")
+}
