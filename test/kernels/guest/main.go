@@ -312,8 +312,8 @@ func (g *guest) detect() {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, 1)
 	if errno == 0 {
 		f.LandlockABI = int(abi)
-	} else {
-		f.LandlockErr = unix.ErrnoName(errno)
+	} else if f.LandlockErr = unix.ErrnoName(errno); errno == unix.EOPNOTSUPP {
+		f.LandlockErr = "EOPNOTSUPP" // the same number as ENOTSUP
 	}
 	f.Errata = -1
 	if errata, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, 2); errno == 0 {
