@@ -21,6 +21,8 @@ type Weakness struct{ Name, Meaning string }
 func Weaknesses() []Weakness {
 	return []Weakness{
 		{"landlock-hide", "hidden paths cannot be opened, listed, read or written, but stat still shows that they exist"},
+		{"host-tmp", "the host's /tmp, /var/tmp and /dev/shm are visible and writable, with the files and sockets of others in them"},
+		{"sockets", "sockets in hidden folders can be connected to, and their daemons take orders"},
 	}
 }
 

@@ -79,7 +79,7 @@ func TestWithFlags_Refuses(t *testing.T) {
 		{policy.Flags{Net: "host"}, "--net: the network is opened without a reason"},
 		{policy.Flags{Net: "loopback", Why: why}, `--net: network mode "loopback" is not known (none, host)`},
 		{policy.Flags{Accept: []string{"landlock-hide"}}, "--accept: landlock-hide is opened without a reason"},
-		{policy.Flags{Accept: []string{"x"}, Why: why}, `--accept: "x" is not something that can be accepted (landlock-hide)`},
+		{policy.Flags{Accept: []string{"x"}, Why: why}, `--accept: "x" is not something that can be accepted (` + weaknesses() + `)`},
 		{policy.Flags{Limit: []string{"core"}}, `--limit: "core" has no value`},
 		{policy.Flags{Limit: []string{"core=-1"}}, `--limit: limit core is "-1", not a whole number or "unlimited"`},
 		{policy.Flags{Why: []string{" "}}, "--why: no reason is given"},

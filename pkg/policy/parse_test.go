@@ -42,6 +42,14 @@ func mustParse(t testing.TB, text string) policy.Policy {
 	return p
 }
 
+func weaknesses() string {
+	var names []string
+	for _, w := range policy.Weaknesses() {
+		names = append(names, w.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
 const v1 = "version = 1\n"
 
 func TestParse_RefusesWithOneLine(t *testing.T) {
@@ -139,7 +147,7 @@ func TestParse_RefusesWithOneLine(t *testing.T) {
 		{open("path = \"/dev/n[\"\naccess = \"device\"\nwhy = \"w\"\n"), "p.toml:3: \"/dev/n[\" is not a valid pattern", "a pattern may have *, ? and [a-z], in the last part only"},
 		{open("path = \"/dev/n*/x\"\naccess = \"device\"\nwhy = \"w\"\n"), "p.toml:3: \"/dev/n*/x\" is not a valid pattern", "a pattern may have *, ? and [a-z], in the last part only"},
 		{open("path = \"/.fence/x\"\naccess = \"write\"\nwhy = \"w\"\n"), "p.toml:3: /.fence/x is never writable: what lies there runs before the fence the next time", ""},
-		{v1 + "[[accept]]\nname = \"landlock-hidden\"\nwhy = \"w\"\n", "p.toml:3: \"landlock-hidden\" is not something that can be accepted (landlock-hide)", "did you mean landlock-hide?"},
+		{v1 + "[[accept]]\nname = \"landlock-hidden\"\nwhy = \"w\"\n", "p.toml:3: \"landlock-hidden\" is not something that can be accepted (" + weaknesses() + ")", "did you mean landlock-hide?"},
 		{v1 + "[[accept]]\nname = \"landlock-hide\"\n", "p.toml:2: no reason is given", `add why = "..."`},
 		// Two lines that contradict each other.
 		{v1 + "[filesystem]\nhide = [\"/data\"]\n[[open]]\npath = \"/data/x\"\naccess = \"read\"\nwhy = \"w\"\n", "p.toml:4: /data/x is opened here, and is covered by /data, hidden at p.toml:3", "remove one of the two"},
