@@ -3,6 +3,7 @@ package cli
 import (
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -14,13 +15,14 @@ import (
 // them: "probe gate after.json --expect strict" must mean what it says.
 //
 // A command line that belongs to another command is left alone: nothing
-// moves behind "--", nor in a command whose ArgsUsage has a "--" of its own
-// ("fence run -- CMD"). Flags before a subcommand's name stay the parent's.
+// moves behind "--", nor in a command whose ArgsUsage or UsageText has a "--"
+// of its own ("fence run -- CMD"). Flags before a subcommand's name stay the
+// parent's.
 func Reorder(app *cli.App, args []string) []string {
 	if len(args) == 0 {
 		return nil
 	}
-	root := &cli.Command{Flags: app.Flags, Subcommands: app.Commands, ArgsUsage: app.ArgsUsage}
+	root := &cli.Command{Flags: app.Flags, Subcommands: app.Commands, ArgsUsage: app.ArgsUsage, UsageText: app.UsageText}
 	return append([]string{args[0]}, reorder(root, args[1:])...)
 }
 
@@ -29,7 +31,7 @@ func reorder(c *cli.Command, args []string) []string {
 		return args
 	}
 	var flags, rest []string
-	runsAnother := strings.Contains(c.ArgsUsage, "--")
+	runsAnother := slices.Contains(strings.Fields(c.ArgsUsage+" "+c.UsageText), "--")
 	for i := 0; i < len(args); i++ {
 		switch a := args[i]; {
 		case a == "--":

@@ -20,6 +20,8 @@ func testApp(run func(*cli.Context) error) *cli.App {
 				&cli.StringFlag{Name: "before"}, &cli.StringFlag{Name: "expect"}, &cli.BoolFlag{Name: "json"}}},
 			{Name: "run", ArgsUsage: "-- CMD [ARG...]", Action: run, Flags: []cli.Flag{
 				&cli.StringFlag{Name: "domain"}, &cli.BoolFlag{Name: "tty"}}},
+			{Name: "exec", UsageText: "t exec [--tty] -- CMD", Action: run, Flags: []cli.Flag{&cli.BoolFlag{Name: "tty"}}},
+			{Name: "show", UsageText: "t show X [--json]", Action: run, Flags: []cli.Flag{&cli.BoolFlag{Name: "json"}}},
 			{Name: "raw", SkipFlagParsing: true, Action: run},
 		},
 		Action: run,
@@ -39,6 +41,8 @@ func TestReorder(t *testing.T) {
 		{"run x --tty", "run x --tty"},
 		{"run --tty x --domain", "run --tty x --domain"},
 		{"run --domain gate -- x --tty", "run --domain gate -- x --tty"},
+		{"exec x --tty", "exec x --tty"},
+		{"show x --json", "show --json x"},
 		{"raw a --json", "raw a --json"},
 		{"-o f gate a --json", "-o f gate --json a"},
 		{"-o gate gate a --json", "-o gate gate --json a"},

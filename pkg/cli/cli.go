@@ -129,3 +129,18 @@ func distance(a, b string) int {
 	}
 	return row[len(b)]
 }
+
+// Wrap prints text in 80 columns: prefix before the first line, its width in
+// spaces before the others.
+func Wrap(w io.Writer, prefix, text string) {
+	line := prefix
+	indent := strings.Repeat(" ", len(prefix))
+	for _, word := range strings.Fields(text) {
+		if len(line)+len(word) > 80 && strings.TrimSpace(line) != "" && line != prefix {
+			fmt.Fprintln(w, strings.TrimRight(line, " "))
+			line = indent
+		}
+		line += word + " "
+	}
+	fmt.Fprintln(w, strings.TrimRight(line, " "))
+}
