@@ -1,0 +1,306 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"fence/pkg/cli"
+	"fence/pkg/host"
+	"fence/pkg/policy"
+	"fence/pkg/sandbox"
+	"fence/policies"
+)
+
+const help = `fence gives COMMAND its own view of the machine (Landlock, seccomp, and
+namespaces where the node allows them), then becomes it: no wrapper process
+stays, and exit status and signals are the command's own. If any part cannot
+be applied, nothing runs and the exit code is 125.
+
+Subcommands, always the first word:
+  fence env        lines for eval: apptainer exec then mounts nothing of the site
+  fence check      what this node can enforce, and which policies can run here
+  fence explain    what a policy comes to here; takes the same flags, runs nothing
+  fence policies   the built-in policies, or one of them
+
+A policy of your own is a TOML file that starts from a built-in one:
+  version = 1
+  extends = "strict"
+  [[open]]
+  path = "/wheels"
+  access = "read"
+  why = "offline wheelhouse: no network, tasks pip install"
+
+Examples:
+  fence -- python3 solve.py
+  fence --policy ./wheels.toml -- pip install requests
+  fence --read /wheels --why "offline wheelhouse" -- pip install requests
+  eval "$(fence env)"; apptainer exec img.sif /.fence/fence -- bash -c 'id; ls /'
+
+Exit codes: 125 not fenced and not run; 126 the command cannot be executed;
+127 there is no such command; 2 wrong flags or a policy that does not parse;
+otherwise the command's own. Of the subcommands: 0 yes, 1 no, 2, 3 cannot tell.`
+
+func commands() *urfave.App {
+	asJSON := &urfave.BoolFlag{Name: "json", Usage: "print a JSON record"}
+	return &urfave.App{
+		Name:            "fence",
+		Usage:           "run a command with nothing of the cluster in its reach",
+		UsageText:       "fence [flags] -- COMMAND [ARGUMENT...]",
+		Description:     help,
+		HideHelpCommand: true,
+		Action: func(c *urfave.Context) error {
+			return cli.Usagef("fence -- "+c.Args().First()+" runs it as a command", "%q is not a subcommand", c.Args().First())
+		},
+		Commands: []*urfave.Command{
+			{
+				Name:      "env",
+				Usage:     "print export lines for eval: apptainer exec then mounts nothing of the site",
+				UsageText: `eval "$(fence env)"`,
+				Description: "Sets APPTAINER_* so that a container sees nothing of the site, has its own\n" +
+					"/tmp, /dev, processes and environment, and has these tools, read-only, below\n/.fence. A big /tmp needs a folder: --tmp DIR (each job its own).",
+				Flags:  []urfave.Flag{&urfave.StringFlag{Name: "tmp", Usage: "a folder of this job on a local disk, for /tmp and /var/tmp inside"}},
+				Action: printEnv,
+			},
+			{
+				Name:        "check",
+				Usage:       "say what this node can enforce, and which built-in policies can run here",
+				Description: "Tries each thing in a child process and changes nothing. Exit code 0: the\nstrict policy can be enforced here; 1: it cannot, and the lines say why.",
+				Flags:       []urfave.Flag{asJSON},
+				Action:      check,
+			},
+			{
+				Name:        "explain",
+				Usage:       "say what a policy comes to on this node; runs nothing",
+				UsageText:   "fence explain [the flags of a launch] [--json]",
+				Description: "Exit code 0, or 125 with the reason if the policy cannot be enforced here.",
+				Flags:       append(policyFlags(), asJSON),
+				Action:      explain,
+			},
+			{
+				Name:      "policies",
+				Usage:     "list the built-in policies, or print one",
+				ArgsUsage: "[NAME]",
+				Action:    printPolicies,
+			},
+		},
+	}
+}
+
+func printPolicies(c *urfave.Context) error {
+	if name := c.Args().First(); name != "" {
+		data, ok := policies.Get(name)
+		if !ok {
+			return cli.Usagef("built in are: "+strings.Join(policies.Names(), ", "), "%q is not a built-in policy", name)
+		}
+		_, err := os.Stdout.Write(data)
+		return err
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	for _, name := range policies.Names() {
+		fmt.Fprintf(w, "%s\t%s\n", name, policies.Summary(name))
+	}
+	return w.Flush()
+}
+
+// exports are what makes `apptainer exec` mount nothing of the site. See
+// the ENVIRONMENT section of apptainer-exec(1); every flag has a variable.
+func exports(tools, tmp string) [][2]string {
+	var binds []string
+	// One by one: the folder they lie in may hold anything.
+	for _, name := range []string{"fence", "probe"} {
+		if p := filepath.Join(tools, name); executable(p) {
+			binds = append(binds, p+":/.fence/"+name+":ro")
+		}
+	}
+	vars := [][2]string{
+		{"BINDPATH", strings.Join(binds, ",")},
+		{"NO_MOUNT", "bind-paths,home,cwd,hostfs,tmp"},
+		{"CONTAIN", "1"},
+		{"CLEANENV", "1"},
+		{"PID", "1"},
+		{"IPC", "1"},
+		{"NO_EVAL", "1"},
+	}
+	if tmp != "" {
+		vars = append(vars, [2]string{"WORKDIR", tmp})
+	}
+	return vars
+}
+
+func executable(p string) bool {
+	st, err := os.Stat(p)
+	return err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
+}
+
+func printEnv(c *urfave.Context) error {
+	self, err := os.Executable()
+	if err == nil {
+		self, err = filepath.EvalSymlinks(self)
+	}
+	if err != nil {
+		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("finding out where fence lies: %w", err)}
+	}
+	tmp := c.String("tmp")
+	if tmp != "" {
+		if st, err := os.Stat(tmp); err != nil || !st.IsDir() || !filepath.IsAbs(tmp) {
+			return cli.Usagef(`mkdir it first, on a local disk: --tmp "$TMPDIR"`, "--tmp: %s is not the absolute path of a folder", tmp)
+		}
+	}
+	if strings.ContainsAny(self+tmp, ",:'\n") {
+		return cli.Usagef("move fence to another folder", "a path with a comma, colon or quote cannot be handed to apptainer: %s", self)
+	}
+	// A bind or mount that the person set would come back in: say so.
+	for _, prefix := range []string{"APPTAINER_", "SINGULARITY_"} {
+		for _, name := range []string{"BIND", "BINDPATH", "MOUNT"} {
+			if v := os.Getenv(prefix + name); v != "" && prefix+name != "APPTAINER_BINDPATH" {
+				fmt.Fprintf(os.Stderr, "fence: %s%s is set and adds mounts of its own (unset it, or it is seen inside)\n", prefix, name)
+			}
+		}
+	}
+	for _, v := range exports(filepath.Dir(self), tmp) {
+		fmt.Printf("export APPTAINER_%s='%s'\n", v[0], v[1])
+	}
+	return nil
+}
+
+// Check is what fence check prints with --json.
+type Check struct {
+	Schema   string    `json:"schema"`
+	Node     host.Host `json:"node"`
+	Policies []CanRun  `json:"policies"`
+}
+
+// CanRun says whether a built-in policy can be enforced on this node.
+type CanRun struct {
+	Policy string   `json:"policy"`
+	OK     bool     `json:"ok"`
+	Form   string   `json:"form,omitempty"`
+	Why    []string `json:"why,omitempty"`  // it cannot
+	Lost   []string `json:"lost,omitempty"` // it can, without these
+}
+
+// offered are the namespaces that a launch would have here: fence check and
+// explain try them in a child and stay where they are.
+func offered(h host.Host, network policy.NetworkMode) sandbox.Namespaces {
+	tried := func(t host.Tried) error {
+		if t.OK {
+			return nil
+		}
+		return errors.New(strings.TrimSpace(t.Errno + " " + t.Why))
+	}
+	ns := sandbox.Namespaces{User: tried(h.UserNS), Mount: tried(h.MountNS), IPC: tried(h.IPCNS), Net: sandbox.ErrNotTried}
+	ns.PrivateIPC = ns.User == nil && ns.Mount == nil && ns.IPC == nil
+	if network == policy.NetworkNone {
+		ns.Net = tried(h.NetNS)
+	}
+	return ns
+}
+
+func check(c *urfave.Context) error {
+	out := Check{Schema: "fence.check/v1", Node: host.Detect()}
+	for _, name := range policies.Names() {
+		p, err := options{policy: name}.load()
+		if err != nil {
+			return err
+		}
+		can := CanRun{Policy: name}
+		rs, err := resolve(p, options{}, offered(out.Node, p.Network.Mode))
+		var refusal *sandbox.Refusal
+		switch {
+		case errors.As(err, &refusal):
+			for _, problem := range refusal.Problems {
+				can.Why = append(can.Why, problem.What)
+			}
+		case err != nil:
+			can.Why = []string{err.Error()}
+		default:
+			can.OK, can.Form, can.Lost = true, rs.Form.String(), rs.Lost
+		}
+		out.Policies = append(out.Policies, can)
+	}
+	if c.Bool("json") {
+		if err := printJSON(out); err != nil {
+			return err
+		}
+	} else {
+		fmt.Print(out.Node.String())
+		fmt.Println()
+		for _, can := range out.Policies {
+			answer := "can run here, " + can.Form + " form"
+			if !can.OK {
+				answer = "cannot run here"
+			}
+			fmt.Printf("%-13s %s\n", can.Policy, answer)
+			for _, line := range append(can.Why, can.Lost...) {
+				cli.Wrap(os.Stdout, "              - ", line)
+			}
+		}
+	}
+	if !out.Policies[0].OK {
+		return cli.Exit(cli.No)
+	}
+	return nil
+}
+
+func explain(c *urfave.Context) error {
+	o, err := optionsFrom(c)
+	if err != nil {
+		return err
+	}
+	if c.Args().Present() {
+		return cli.Usagef("", "explain takes flags only, and runs nothing: %q", c.Args().First())
+	}
+	p, err := o.load()
+	if err != nil {
+		return err
+	}
+	ns := offered(host.Detect(), p.Network.Mode)
+	if o.form == "bare" {
+		ns = sandbox.Namespaces{User: sandbox.ErrNotTried, Mount: sandbox.ErrNotTried, Net: sandbox.ErrNotTried, IPC: sandbox.ErrNotTried}
+	}
+	rs, err := resolve(p, o, ns)
+	if err != nil {
+		return err
+	}
+	status, err := rs.Status()
+	if err != nil {
+		return notFenced(err, "")
+	}
+	if c.Bool("json") {
+		return printJSON(struct {
+			Schema string             `json:"schema"`
+			Status sandbox.Status     `json:"status"`
+			Paths  []sandbox.PathRule `json:"paths"`
+			Mounts []sandbox.MountOp  `json:"mounts"`
+			Env    []string           `json:"env"` // names
+			Limits []policy.Limit     `json:"limits"`
+			Legs   []sandbox.Leg      `json:"trifecta"`
+		}{"fence.explain/v1", status, rs.Paths, rs.Mounts, names(rs.Env), p.Limits, rs.Trifecta()})
+	}
+	return rs.Explain(os.Stdout)
+}
+
+func names(environ []string) []string {
+	out := []string{}
+	for _, kv := range environ {
+		name, _, _ := strings.Cut(kv, "=")
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func printJSON(v any) error {
+	e := json.NewEncoder(io.Writer(os.Stdout))
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	urfave "github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/cli"
+	"fence/pkg/host"
+	"fence/pkg/policy"
+	"fence/pkg/sandbox"
+	"fence/pkg/seccomp"
+	"fence/policies"
+)
+
+// options are the flags of a launch, and of explain.
+type options struct {
+	policy   string
+	flags    policy.Flags
+	keep     []int
+	statusFD int
+	workdir  string
+	form     string
+}
+
+func policyFlags() []urfave.Flag {
+	list := func(name, usage string) urfave.Flag { return &urfave.StringSliceFlag{Name: name, Usage: usage} }
+	return []urfave.Flag{
+		&urfave.StringFlag{Name: "policy", Usage: "built-in `NAME` (see 'fence policies') or FILE", DefaultText: policies.Default},
+		list("read", "also let it read and run `PATH` (needs --why)"),
+		list("write", "also let it change `PATH` (needs --why)"),
+		list("hide", "make `PATH` unreachable"),
+		&urfave.StringFlag{Name: "net", Usage: "network `MODE`: none, or host (needs --why)"},
+		list("env", "also keep `NAME`, or set NAME=VALUE (needs --why)"),
+		&urfave.IntSliceFlag{Name: "keep-fd", Usage: "let it inherit descriptor `N` (needs --why)"},
+		list("syscall", "also allow the system call `NAME` (needs --why)"),
+		list("limit", "resource limit `NAME=VALUE`, as in ulimit: nofile=1024"),
+		list("accept", "take the weakness `NAME` that a refusal named (needs --why)"),
+		list("why", "the `REASON` for what is opened; it stands in every report"),
+		&urfave.StringFlag{Name: "workdir", Usage: "start in `DIR`"},
+		&urfave.StringFlag{Name: "form", Value: "auto", Usage: "`FORM`: namespace, bare, or auto: namespace where the node allows it"},
+		&urfave.IntFlag{Name: "status-fd", Value: -1, Usage: "write one JSON line to descriptor `N` when the fence is up"},
+	}
+}
+
+func optionsFrom(c *urfave.Context) (options, error) {
+	o := options{
+		policy: c.String("policy"), statusFD: c.Int("status-fd"), workdir: c.String("workdir"), form: c.String("form"),
+		keep: c.IntSlice("keep-fd"),
+		flags: policy.Flags{
+			Read: c.StringSlice("read"), Write: c.StringSlice("write"), Hide: c.StringSlice("hide"),
+			Env: c.StringSlice("env"), Syscall: c.StringSlice("syscall"), Limit: c.StringSlice("limit"),
+			Accept: c.StringSlice("accept"), Net: c.String("net"), Why: c.StringSlice("why"),
+		},
+	}
+	switch {
+	case !slices.Contains([]string{"auto", "bare", "namespace"}, o.form):
+		return o, cli.Usagef("", "--form: %q is not known (namespace, bare, auto)", o.form)
+	case len(o.keep) > 0 && len(o.flags.Why) == 0:
+		return o, cli.Usagef("add --why 'TEXT'", "--keep-fd: a descriptor is opened without a reason")
+	case o.workdir != "" && !strings.HasPrefix(o.workdir, "/"):
+		return o, cli.Usagef("", "--workdir: %q is not an absolute path", o.workdir)
+	}
+	for _, fd := range append(slices.Clone(o.keep), o.statusFD) {
+		if fd == -1 && o.statusFD == -1 {
+			continue
+		}
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || fd < 0 {
+			return o, cli.Usagef("", "descriptor %d is not open", fd)
+		}
+	}
+	return o, nil
+}
+
+// parseOptions are what the policy parser has to be told.
+var parseOptions = policy.Options{Base: policies.Get, Syscall: seccomp.Known}
+
+const siteFile = "/etc/fence/site.toml"
+
+// load reads the policy that the options name, adds the flags and what the
+// site hides. Inside a container nothing but the command line says which:
+// the image's scripts can set variables.
+func (o options) load() (policy.Policy, error) {
+	name := o.policy
+	if host.Container() == "" {
+		for _, kv := range os.Environ() {
+			k, v, _ := strings.Cut(kv, "=")
+			if !strings.HasPrefix(k, "FENCE_") {
+				continue
+			}
+			if k != "FENCE_POLICY" {
+				return policy.Policy{}, cli.Usagef("the only one is FENCE_POLICY", "the variable %s is not known", k)
+			}
+			if name == "" {
+				name = v
+			}
+		}
+	}
+	if name == "" {
+		name = policies.Default
+	}
+	data, ok := policies.Get(name)
+	if !ok {
+		if !strings.ContainsAny(name, "/.") {
+			hint := "built in are: " + strings.Join(policies.Names(), ", ") + "; a file is named with its path: ./" + name
+			if s := cli.Suggest(name, policies.Names()); s != "" {
+				hint = "did you mean " + s + "?"
+			}
+			return policy.Policy{}, cli.Usagef(hint, "--policy: %q is not a built-in policy", name)
+		}
+		var err error
+		if data, err = os.ReadFile(name); err != nil {
+			return policy.Policy{}, cli.Usagef("", "reading the policy: %w", err)
+		}
+	}
+	p, err := policy.Parse(name, data, parseOptions)
+	if err == nil {
+		p, err = p.WithFlags(o.flags, parseOptions)
+	}
+	if err == nil {
+		var site []byte
+		if site, err = os.ReadFile(siteFile); err == nil {
+			var hide []string
+			if hide, err = policy.ParseSite(siteFile, site); err == nil {
+				p, err = p.WithSite(hide)
+			}
+		} else if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
+	var pe *policy.Error
+	if errors.As(err, &pe) {
+		return policy.Policy{}, &cli.Error{Code: cli.Usage, Err: err, Hint: pe.Hint}
+	}
+	if err != nil {
+		return policy.Policy{}, cli.Usagef("", "reading what the site hides: %w", err)
+	}
+	return p, nil
+}
+
+func launcher() *urfave.App {
+	return &urfave.App{
+		Name:            "fence",
+		Usage:           "run a command with nothing of the cluster in its reach",
+		UsageText:       "fence [flags] -- COMMAND [ARGUMENT...]",
+		Description:     help,
+		Flags:           policyFlags(),
+		HideHelpCommand: true,
+		Action:          launch,
+	}
+}
+
+// launch does everything up to exec. It returns only if the command did not
+// start.
+func launch(c *urfave.Context) error {
+	if len(os.Args) == 1 {
+		return cli.Usagef("fence -- COMMAND runs one; fence --help says more", "no command")
+	}
+	if !slices.Contains(os.Args, "--") {
+		return cli.Usagef("put -- before the command: fence [flags] -- COMMAND", "there is no -- before the command")
+	}
+	argv := c.Args().Slice()
+	if len(argv) == 0 {
+		return cli.Usagef("fence [flags] -- COMMAND", "there is no command after --")
+	}
+	o, err := optionsFrom(c)
+	if err != nil {
+		return err
+	}
+	p, err := o.load()
+	if err != nil {
+		return err
+	}
+	ns, err := sandbox.Enter(p.Network.Mode == policy.NetworkNone)
+	if err != nil {
+		return notFenced(err, "try --form bare, which needs no namespace")
+	}
+	rs, err := resolve(p, o, ns)
+	if err != nil {
+		return err
+	}
+	status, err := rs.Status()
+	if err != nil {
+		return notFenced(err, "")
+	}
+	if err := sandbox.Enforce(rs); err != nil {
+		return notFenced(err, "fence check says what this node can enforce")
+	}
+	if o.statusFD >= 0 {
+		line, err := json.Marshal(status)
+		if err == nil {
+			_, err = unix.Write(o.statusFD, append(line, '\n'))
+		}
+		if err != nil {
+			return notFenced(fmt.Errorf("writing the status line to descriptor %d: %w", o.statusFD, err), "")
+		}
+	}
+	return cannotRun(sandbox.Exec(rs, argv))
+}
+
+// resolve decides what to enforce here, for launch and explain alike.
+func resolve(p policy.Policy, o options, ns sandbox.Namespaces) (sandbox.Ruleset, error) {
+	n, err := sandbox.Look(ns, o.keep)
+	if err != nil {
+		return sandbox.Ruleset{}, notFenced(err, "")
+	}
+	if o.workdir != "" {
+		n.Workdir, n.AskedDir = o.workdir, true
+	}
+	rs, err := sandbox.Resolve(p, n)
+	var refusal *sandbox.Refusal
+	if errors.As(err, &refusal) {
+		return rs, notFenced(err, refusal.Hint())
+	}
+	if err == nil && o.form == "namespace" && rs.Form != sandbox.Namespace {
+		return rs, notFenced(fmt.Errorf("--form namespace: this node refuses it (%v)", errors.Join(ns.User, ns.Mount)), "fence check says why; --form bare needs no namespace")
+	}
+	return rs, err
+}
+
+func notFenced(err error, hint string) error {
+	return &cli.Error{Code: cli.NotFenced, Err: fmt.Errorf("not fenced, and the command was not run: %w", err), Hint: hint}
+}
+
+// cannotRun turns what exec said into a shell's exit code.
+func cannotRun(err error) error {
+	var missing *sandbox.NotFoundError
+	switch {
+	case errors.As(err, &missing):
+		hint := "PATH inside is " + missing.Path
+		if strings.Contains(missing.Command, "/") {
+			hint = "the fence hides some folders: fence explain lists them"
+		}
+		return &cli.Error{Code: cli.NotFound, Err: err, Hint: hint}
+	case errors.Is(err, syscall.ENOEXEC):
+		return &cli.Error{Code: cli.CannotRun, Err: err, Hint: "it is neither a program for this machine nor a script that begins with #!"}
+	}
+	return &cli.Error{Code: cli.CannotRun, Err: err, Hint: "fence explain lists what may be run"}
+}

@@ -1,0 +1,21 @@
+// Command fence applies Landlock and seccomp, and namespaces where the node
+// allows them, to itself, and then becomes the command it was given.
+package main
+
+import (
+	"os"
+	"strings"
+
+	"fence/pkg/cli"
+)
+
+func main() { os.Exit(run(os.Args)) }
+
+// run starts a command if the first argument is a flag, "fence [flags] -- cmd",
+// and a subcommand otherwise: "fence -- env" runs env(1).
+func run(args []string) int {
+	if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
+		return cli.Main(commands(), args)
+	}
+	return cli.Main(launcher(), args)
+}

@@ -1,0 +1,176 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/landlock-lsm/go-landlock/landlock"
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/policy"
+	"fence/pkg/seccomp"
+)
+
+// Enforce applies rs to the calling thread, which Enter locked. After it the
+// thread can only be replaced by the command: Exec. Any error means that the
+// command must not run.
+func Enforce(rs Ruleset) error {
+	// Compiled first: it is the one step that may need memory and a library.
+	filter, err := seccomp.Program(rs.Filter)
+	if err != nil {
+		return fmt.Errorf("preparing the system call filter: %w", err)
+	}
+
+	// An inherited descriptor is checked by nobody: a folder or a socket of
+	// the caller's would beat every rule below.
+	if err := closeDescriptors(rs.Node.Stdio); err != nil {
+		return err
+	}
+
+	if err := setLimits(rs.Policy.Limits); err != nil {
+		return err
+	}
+
+	if rs.Form == Namespace {
+		if err := applyMounts(rs.Mounts); err != nil {
+			return err
+		}
+	}
+	// Also in the bare form: by its absolute path, so that a folder that is
+	// now covered is not the current one any more (Landlock walks up under a
+	// mask). "/" first: if the second fails, nothing is left open.
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	if err := os.Chdir(rs.Workdir); err != nil {
+		return &os.PathError{Op: "changing to the working folder", Path: rs.Workdir, Err: errors.Unwrap(err)}
+	}
+
+	keep, err := capabilitySet(rs.Policy.Capabilities)
+	if err != nil {
+		return err
+	}
+	if err := dropCapabilities(keep); err != nil {
+		return err
+	}
+
+	// Asked for by Landlock and seccomp of an ordinary user, and the end of
+	// set-user-ID programs.
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return os.NewSyscallError("prctl(PR_SET_NO_NEW_PRIVS)", err)
+	}
+	if err := restrict(rs); err != nil {
+		return err
+	}
+	if err := seccomp.Load(filter); err != nil {
+		return fmt.Errorf("loading the system call filter: %w", err)
+	}
+	return selfTest(rs, keep)
+}
+
+// restrict puts one Landlock layer on this thread: two would each have to
+// grant what moves between folders.
+func restrict(rs Ruleset) error {
+	config := landlock.Config{
+		HandledAccessFS:  landlock.AccessFSSet(rs.Handled.FS),
+		HandledAccessNet: landlock.AccessNetSet(rs.Handled.Net),
+		Scoped:           landlock.ScopedSet(rs.Handled.Scoped),
+	}
+	rules := make([]landlock.Rule, 0, len(rs.Paths))
+	for _, p := range rs.Paths {
+		rules = append(rules, landlock.PathAccess(landlock.AccessFSSet(p.Rights), p.Path))
+	}
+	fd, flags, err := config.NewRulesetFD(rules...)
+	if err != nil {
+		return err
+	}
+	// The library returns no descriptor when there is nothing to enforce.
+	if fd < 0 {
+		return errors.New("BUG: Landlock has nothing to enforce")
+	}
+	defer unix.Close(fd)
+	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(fd), uintptr(flags), 0); errno != 0 {
+		return os.NewSyscallError("landlock_restrict_self", errno)
+	}
+	return nil
+}
+
+func closeDescriptors(keep []Descriptor) error {
+	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return os.NewSyscallError("close_range", err)
+	}
+	for _, d := range keep {
+		if !d.KeptByRequest {
+			continue
+		}
+		if _, err := unix.FcntlInt(uintptr(d.FD), unix.F_SETFD, 0); err != nil {
+			return fmt.Errorf("keeping descriptor %d: %w", d.FD, err)
+		}
+	}
+	return nil
+}
+
+var limits = map[string]int{
+	"as": unix.RLIMIT_AS, "core": unix.RLIMIT_CORE, "cpu": unix.RLIMIT_CPU, "data": unix.RLIMIT_DATA,
+	"fsize": unix.RLIMIT_FSIZE, "locks": unix.RLIMIT_LOCKS, "memlock": unix.RLIMIT_MEMLOCK,
+	"msgqueue": unix.RLIMIT_MSGQUEUE, "nice": unix.RLIMIT_NICE, "nofile": unix.RLIMIT_NOFILE,
+	"nproc": unix.RLIMIT_NPROC, "rss": unix.RLIMIT_RSS, "rtprio": unix.RLIMIT_RTPRIO,
+	"sigpending": unix.RLIMIT_SIGPENDING, "stack": unix.RLIMIT_STACK,
+}
+
+// setLimits lowers; what the caller already has lower stays.
+func setLimits(list []policy.Limit) error {
+	for _, l := range list {
+		which, ok := limits[l.Name]
+		if !ok {
+			return fmt.Errorf("BUG: limit %q", l.Name)
+		}
+		var now unix.Rlimit
+		if err := unix.Getrlimit(which, &now); err != nil {
+			return fmt.Errorf("reading the limit %s: %w", l.Name, err)
+		}
+		v := min(l.Value, now.Max)
+		if err := unix.Setrlimit(which, &unix.Rlimit{Cur: v, Max: v}); err != nil {
+			return fmt.Errorf("setting the limit %s to %d: %w", l.Name, v, err)
+		}
+	}
+	return nil
+}
+
+// Exec replaces this process by the command. It looks the command up in the
+// PATH that the command will have, inside the fence. It returns only on
+// error: a *NotFoundError or the error of execve(2).
+func Exec(rs Ruleset, argv []string) error {
+	candidates := []string{argv[0]}
+	if !strings.Contains(argv[0], "/") {
+		candidates = nil
+		for _, dir := range strings.Split(env(rs.Env, "PATH"), ":") {
+			candidates = append(candidates, path.Join(dir, argv[0]))
+		}
+	}
+	// As execvp(3): a file that may not be executed is remembered, the search
+	// goes on.
+	var denied error
+	for _, c := range candidates {
+		err := unix.Exec(c, argv, rs.Env)
+		switch err {
+		case unix.ENOENT, unix.ENOTDIR, nil:
+		case unix.EACCES:
+			denied = &os.PathError{Op: "executing", Path: c, Err: err}
+		default:
+			return &os.PathError{Op: "executing", Path: c, Err: err}
+		}
+	}
+	if denied != nil {
+		return denied
+	}
+	return &NotFoundError{Command: argv[0], Path: env(rs.Env, "PATH")}
+}
+
+// NotFoundError is a command that is not there, seen from inside the fence.
+type NotFoundError struct{ Command, Path string }
+
+func (e *NotFoundError) Error() string { return e.Command + ": no such command inside the fence" }

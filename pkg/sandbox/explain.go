@@ -1,0 +1,113 @@
+package sandbox
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/landlock-lsm/go-landlock/landlock"
+
+	"fence/pkg/policy"
+)
+
+// Leg is one leg of the lethal trifecta (Simon Willison, 2025): private data,
+// untrusted content, and a way to communicate externally. A command that has
+// all three can be talked into giving away what it sees.
+type Leg struct {
+	Name string `json:"name"`
+	Open string `json:"open"` // "yes", "no" or "by policy": what opens it
+	Why  string `json:"why"`
+}
+
+// Trifecta says which legs the command has.
+func (rs Ruleset) Trifecta() []Leg {
+	private := Leg{"private data", "no", "shared storage, home and the node's sockets are out of reach"}
+	var opened []string
+	for _, o := range rs.Policy.Open {
+		if o.Path != "" && o.Access != policy.AccessDevice {
+			opened = append(opened, o.Path)
+		}
+	}
+	if len(opened) > 0 {
+		private = Leg{"private data", "by policy", "what lies in " + strings.Join(opened, ", ")}
+	}
+	for _, h := range rs.Hidden {
+		if h.How == "landlock" {
+			private = Leg{"private data", "by policy", "hidden paths are closed by Landlock alone: names and sizes can be seen"}
+		}
+	}
+	external := Leg{"a way out", "no", "no Internet sockets, no sockets of daemons"}
+	if rs.Policy.Network.Mode == policy.NetworkHost {
+		external = Leg{"a way out", "yes", "the host's network: " + rs.Policy.Network.Why}
+	}
+	return []Leg{private, {"untrusted content", "yes", "the command itself, and what it reads"}, external}
+}
+
+// Explain prints rs for a person: what is granted, hidden, closed and lost.
+func (rs Ruleset) Explain(w io.Writer) error {
+	var b strings.Builder
+	row := func(name, format string, a ...any) {
+		fmt.Fprintf(&b, "%-12s %s\n", name, fmt.Sprintf(format, a...))
+	}
+	row("policy", "%s (%s)", rs.Policy.Name, rs.Policy.Digest())
+	row("form", "%s", rs.Form)
+	row("namespaces", "%s", strings.Join(rs.Node.Namespaces.names(), " "))
+	row("landlock", "ABI %d, %v", rs.Node.Landlock.ABI, landlock.Config{
+		HandledAccessFS:  landlock.AccessFSSet(rs.Handled.FS),
+		HandledAccessNet: landlock.AccessNetSet(rs.Handled.Net),
+		Scoped:           landlock.ScopedSet(rs.Handled.Scoped),
+	})
+	row("network", "%s", rs.Policy.Network.Mode)
+	row("workdir", "%s", rs.Workdir)
+	for i, h := range rs.Hidden {
+		by := h.Set
+		if by == "" {
+			by = "named"
+		}
+		row(first(i, "hidden"), "%s (%s, %s)", h.Path, by, h.How)
+	}
+	if len(rs.Hidden) == 0 {
+		row("hidden", "nothing that the policy hides exists here")
+	}
+	for i, p := range rs.Paths {
+		row(first(i, "paths"), "%s %s", short(p.Rights), p.Path)
+	}
+	for i, m := range rs.Mounts {
+		row(first(i, "mounts"), "%s: %s", m.Kind, m.Path)
+	}
+	for i, l := range rs.Policy.Limits {
+		row(first(i, "limits"), "%s", l)
+	}
+	if len(rs.Dropped) > 0 {
+		row("dropped", "%s (look like credentials)", strings.Join(rs.Dropped, " "))
+	}
+	for i, o := range rs.Policy.Whys() {
+		row(first(i, "opened"), "%s: %s", o.What, o.Why)
+	}
+	for i, l := range rs.Lost {
+		row(first(i, "lost"), "%s", l)
+	}
+	for i, leg := range rs.Trifecta() {
+		row(first(i, "trifecta"), "%s: %s (%s)", leg.Name, leg.Open, leg.Why)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func first(i int, name string) string {
+	if i == 0 {
+		return name
+	}
+	return ""
+}
+
+// short is rights in the letters of ls: r read, w change, x run, t terminal.
+func short(rights uint64) string {
+	s := []byte("----")
+	for i, set := range []uint64{rightsRead &^ rightsReadFile | 1<<2, rightsWriteFile, 1, 1 << 15} {
+		if rights&set != 0 {
+			s[i] = "rwxt"[i]
+		}
+	}
+	return string(s)
+}

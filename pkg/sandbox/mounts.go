@@ -1,0 +1,232 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// MountKind is one thing that the namespace form does to the mount tree.
+type MountKind int
+
+const (
+	MountDev      MountKind = iota + 1 // a small /dev with a private devpts and /dev/shm
+	MountTmp                           // an empty writable folder over the host's
+	MountMaskDir                       // an empty read-only folder over a hidden one
+	MountMaskFile                      // /dev/null over a hidden file or socket
+	MountShow                          // an opened path again, inside one covered before
+	MountReadOnly                      // a tree made read-only where it is
+	MountPin                           // a path bound on itself, read-only: cannot be renamed either
+)
+
+// MountOp is one step of the namespace form, in the order it is done.
+type MountOp struct {
+	Kind     MountKind
+	Path     string
+	ReadOnly bool   // MountShow
+	Holds    bool   // MountMaskDir: something is shown inside it
+	Option   string // MountDev: extra device nodes, separated by newlines
+	Dir      bool   // MountShow: a folder; MountPin: absent, make it first
+}
+
+func (k MountKind) String() string {
+	return [...]string{"", "devices", "private", "masked", "masked", "shown", "read-only", "pinned"}[k]
+}
+
+// maskName is the source that an empty mask shows in mountinfo(5).
+const maskName = "fence-mask"
+
+// devNodes are the harmless devices every command gets.
+var devNodes = []string{"null", "zero", "full", "random", "urandom", "tty"}
+
+// applyMounts does the steps. Clones of what must stay visible are taken
+// first: afterwards a mask or a private folder lies over them.
+func applyMounts(ops []MountOp) error {
+	clones := map[string]int{}
+	defer func() {
+		for _, fd := range clones {
+			unix.Close(fd)
+		}
+	}()
+	for _, op := range ops {
+		if op.Kind != MountShow {
+			continue
+		}
+		fd, err := unix.OpenTree(unix.AT_FDCWD, op.Path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		if err != nil {
+			return &os.PathError{Op: "taking along the opened path", Path: op.Path, Err: err}
+		}
+		clones[op.Path] = fd
+	}
+	for _, op := range ops {
+		if err := op.apply(clones[op.Path]); err != nil {
+			return err
+		}
+	}
+	// A mask that holds something had to be writable until now.
+	for _, op := range ops {
+		if op.Kind == MountMaskDir && op.Holds {
+			if err := setReadOnly(op.Path, 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (op MountOp) apply(clone int) error {
+	const still = unix.MS_NOSUID | unix.MS_NODEV
+	var err error
+	switch op.Kind {
+	case MountDev:
+		return mountDev(op.Option)
+	case MountTmp:
+		err = unix.Mount("fence-tmp", op.Path, "tmpfs", still, "mode=1777")
+	case MountMaskDir:
+		flags, inodes := uintptr(still|unix.MS_NOEXEC|unix.MS_RDONLY), "2"
+		if op.Holds {
+			flags, inodes = still|unix.MS_NOEXEC, "64"
+		}
+		err = unix.Mount(maskName, op.Path, "tmpfs", flags, "size=4k,mode=0555,nr_inodes="+inodes)
+	case MountMaskFile:
+		if err = unix.Mount("/dev/null", op.Path, "", unix.MS_BIND, ""); err == nil {
+			return setReadOnly(op.Path, 0)
+		}
+	case MountShow:
+		if err = attach(clone, op.Path, op.Dir); err == nil && op.ReadOnly {
+			return setReadOnly(op.Path, unix.AT_RECURSIVE)
+		}
+	case MountReadOnly:
+		return setReadOnly(op.Path, unix.AT_RECURSIVE)
+	case MountPin:
+		if op.Dir {
+			// Absent: whoever can make it decides what the runtime runs next.
+			if err := os.Mkdir(op.Path, 0o755); errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) {
+				return nil // nor can the command make it
+			} else if err != nil {
+				return err
+			}
+		}
+		return pin(op.Path)
+	default:
+		return fmt.Errorf("BUG: mount step %d", op.Kind)
+	}
+	if err != nil {
+		return &os.PathError{Op: "mounting over", Path: op.Path, Err: err}
+	}
+	return nil
+}
+
+// setReadOnly keeps every other flag as it is, which mount(2) cannot.
+func setReadOnly(p string, flags uint) error {
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(unix.AT_FDCWD, p, flags|unix.AT_SYMLINK_NOFOLLOW, &attr); err != nil {
+		return &os.PathError{Op: "making read-only", Path: p, Err: err}
+	}
+	return nil
+}
+
+// pin binds a path on itself, read-only. The path may be a symbolic link: it
+// is the link that must stay. A mount point can be neither renamed nor
+// removed (rename(2), EBUSY).
+func pin(p string) error {
+	const how = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_SYMLINK_NOFOLLOW
+	fd, err := unix.OpenTree(unix.AT_FDCWD, p, how|unix.AT_RECURSIVE)
+	if err != nil {
+		return &os.PathError{Op: "pinning", Path: p, Err: err}
+	}
+	defer unix.Close(fd)
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+		return &os.PathError{Op: "pinning read-only", Path: p, Err: err}
+	}
+	return moveMount(fd, p)
+}
+
+func moveMount(fd int, p string) error {
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, p, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return &os.PathError{Op: "mounting", Path: p, Err: err}
+	}
+	return nil
+}
+
+// attach makes p, and the folders to it, in a cover of ours and mounts there.
+func attach(fd int, p string, dir bool) error {
+	if err := os.MkdirAll(path.Dir(p), 0o755); err != nil {
+		return err
+	}
+	if dir {
+		if err := os.Mkdir(p, 0o755); err != nil && !os.IsExist(err) {
+			return err
+		}
+	} else if f, err := os.OpenFile(p, os.O_CREATE|os.O_RDONLY, 0o444); err != nil {
+		return err
+	} else {
+		f.Close()
+	}
+	return moveMount(fd, p)
+}
+
+// mountDev covers /dev by an own one: the host's has other users' terminals
+// in its devpts, and devices that no policy opened.
+func mountDev(extra string) error {
+	nodes := map[string]int{}
+	defer func() {
+		for _, fd := range nodes {
+			unix.Close(fd)
+		}
+	}()
+	take := func(p string, must bool) error {
+		fd, err := unix.OpenTree(unix.AT_FDCWD, p, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+		if err == unix.ENOENT && !must {
+			return nil
+		}
+		if err != nil {
+			return &os.PathError{Op: "taking along the device", Path: p, Err: err}
+		}
+		nodes[p] = fd
+		return nil
+	}
+	for _, name := range devNodes {
+		if err := take("/dev/"+name, name == "null"); err != nil {
+			return err
+		}
+	}
+	for _, p := range filepath.SplitList(extra) {
+		if err := take(p, true); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount("fence-dev", "/dev", "tmpfs", unix.MS_NOSUID, "mode=0755"); err != nil {
+		return &os.PathError{Op: "mounting over", Path: "/dev", Err: err}
+	}
+	for p, fd := range nodes {
+		if err := attach(fd, p, false); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{"/dev/pts", "/dev/shm"} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod("/dev/shm", 0o1777); err != nil {
+		return err
+	}
+	if err := unix.Mount("devpts", "/dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"); err != nil {
+		return &os.PathError{Op: "mounting a private devpts on", Path: "/dev/pts", Err: err}
+	}
+	for link, to := range map[string]string{
+		"/dev/ptmx": "pts/ptmx", "/dev/fd": "/proc/self/fd",
+		"/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2",
+	} {
+		if err := os.Symlink(to, link); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,215 @@
+package sandbox
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/host"
+)
+
+// Node is what the fence finds where it stands. It is looked up once and
+// passed in, so that Resolve can be tested for every node there is.
+type Node struct {
+	Landlock   host.Landlock
+	Mounts     []host.Mount
+	Namespaces Namespaces
+	Container  string // "apptainer", "docker", ...; "" on a bare host
+	UID        int    // effective
+	Home       string // of the account, from /etc/passwd; "" if unknown
+	Arch       string // Go's name
+	Env        []string
+	ImageEnv   map[string]bool // names that the image sets
+	Workdir    string          // the current folder, or the one asked for
+	AskedDir   bool            // Workdir was asked for: it cannot be left for another
+	Stdio      []Descriptor    // 0 to 2 and those to keep
+
+	// Stat follows links, Lstat does not; neither waits for a file server.
+	Stat, Lstat func(path string) File
+	ReadDir     func(path string) []string // names, nil if it cannot be listed
+	Glob        func(pattern string) []string
+}
+
+// Namespaces says which namespaces of its own this process has, by trying:
+// a nil error is one that is in force. PID is never made here; it is private
+// when the container's runtime made one.
+type Namespaces struct {
+	User, Mount, IPC, Net error
+	PrivatePID            bool
+	PrivateIPC            bool
+}
+
+// File is what stat(2) says of a path. The zero File does not exist.
+type File struct {
+	Exists, Dir, Symlink bool
+	UID                  uint32
+}
+
+// Descriptor is an open file that the command will inherit.
+type Descriptor struct {
+	FD            int
+	Dir           bool
+	File          bool // a file or device, which Landlock checks when it is opened again
+	TTY           bool
+	Readable      bool
+	Writable      bool
+	Path          string // as /proc/self/fd shows it
+	KeptByRequest bool
+}
+
+// Inodes of the initial namespaces, include/linux/proc_ns.h. On a node that
+// is itself a container the numbers differ and the namespace counts as
+// private: what is visible there is that container's alone.
+const (
+	initialIPC = "ipc:[4026531839]"
+	initialPID = "pid:[4026531836]"
+)
+
+// Look fills a Node from the process and the node it runs on. keep are
+// descriptors above 2 that the command shall inherit.
+func Look(ns Namespaces, keep []int) (Node, error) {
+	mounts, err := host.Mounts()
+	if err != nil {
+		return Node{}, err
+	}
+	n := Node{
+		Landlock:   host.DetectLandlock(),
+		Mounts:     mounts,
+		Namespaces: ns,
+		Container:  host.Container(),
+		UID:        os.Geteuid(),
+		Arch:       arch,
+		Env:        os.Environ(),
+		Stat:       func(p string) File { return stat(p, 0) },
+		Lstat:      func(p string) File { return stat(p, unix.AT_SYMLINK_NOFOLLOW) },
+		ReadDir:    readDir,
+		Glob:       func(p string) []string { m, _ := filepath.Glob(p); return m },
+	}
+	n.Home = home(n.UID)
+	n.Namespaces.PrivatePID = private("/proc/self/ns/pid", initialPID)
+	n.Namespaces.PrivateIPC = n.Namespaces.PrivateIPC || private("/proc/self/ns/ipc", initialIPC)
+	n.Workdir = cwd()
+	if n.Container != "" {
+		n.ImageEnv = imageEnv()
+	}
+	for _, fd := range append([]int{0, 1, 2}, keep...) {
+		if d, ok := describe(fd); ok {
+			d.KeptByRequest = fd > 2
+			n.Stdio = append(n.Stdio, d)
+		}
+	}
+	return n, nil
+}
+
+// cwd is the kernel's answer, without links: what $PWD says may lead through
+// one into a hidden folder. "" when the folder cannot be named from here.
+func cwd() string {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Getcwd(buf)
+	if err != nil || n < 2 || buf[0] != '/' {
+		return ""
+	}
+	return string(buf[:n-1])
+}
+
+func private(link, initial string) bool {
+	name, err := os.Readlink(link)
+	return err == nil && name != initial
+}
+
+// stat asks without waiting for a file server and without mounting anything:
+// a hidden path may lie on a filesystem that does not answer.
+func stat(path string, flags int) File {
+	var st unix.Statx_t
+	flags |= unix.AT_STATX_DONT_SYNC | unix.AT_NO_AUTOMOUNT
+	if unix.Statx(unix.AT_FDCWD, path, flags, unix.STATX_TYPE|unix.STATX_UID, &st) != nil {
+		return File{}
+	}
+	kind := st.Mode & unix.S_IFMT
+	return File{Exists: true, Dir: kind == unix.S_IFDIR, Symlink: kind == unix.S_IFLNK, UID: st.Uid}
+}
+
+func readDir(path string) []string {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(-1)
+	return names
+}
+
+func describe(fd int) (Descriptor, bool) {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return Descriptor{}, false
+	}
+	d := Descriptor{FD: fd}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		d.Dir = true
+	case unix.S_IFREG, unix.S_IFBLK:
+		d.File = true
+	case unix.S_IFCHR:
+		d.File = true
+		_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+		d.TTY = err == nil
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return Descriptor{}, false
+	}
+	mode := flags & unix.O_ACCMODE
+	d.Readable = mode == unix.O_RDONLY || mode == unix.O_RDWR
+	d.Writable = mode == unix.O_WRONLY || mode == unix.O_RDWR
+	d.Path, _ = os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	return d, true
+}
+
+// home is the account's folder in /etc/passwd: getpwuid(3) without the name
+// services, which a static program cannot have.
+func home(uid int) string {
+	data, err := os.ReadFile("/etc/passwd")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(data)) {
+		f := strings.Split(strings.TrimSpace(line), ":")
+		if len(f) >= 6 && f[2] == strconv.Itoa(uid) {
+			return f[5]
+		}
+	}
+	return ""
+}
+
+// imageEnv is the set of names that the image's own scripts export. The
+// values are the environment's: the runtime ran the scripts before us.
+func imageEnv() map[string]bool {
+	names := map[string]bool{}
+	files, _ := filepath.Glob("/.singularity.d/env/*.sh")
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(data)) {
+			line = strings.TrimPrefix(strings.TrimSpace(line), "export ")
+			if name, _, ok := strings.Cut(line, "="); ok && isName(name) {
+				names[name] = true
+			}
+		}
+	}
+	return names
+}
+
+func isName(s string) bool {
+	for i, c := range s {
+		if !(c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || i > 0 && c >= '0' && c <= '9') {
+			return false
+		}
+	}
+	return s != ""
+}

@@ -1,0 +1,536 @@
+package sandbox
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
+
+	"fence/pkg/policy"
+	"fence/pkg/seccomp"
+)
+
+// Weaknesses that a person may take by name.
+const (
+	AcceptLandlockHide = "landlock-hide" // hidden paths can be stat'ed
+	AcceptHostTmp      = "host-tmp"      // the host's /tmp, with what others left there
+	AcceptSockets      = "sockets"       // sockets in hidden folders can be connected to
+)
+
+// Resolve turns a policy into what has to be done on a node. It touches
+// nothing. The error is a *Refusal when the policy cannot be enforced there.
+func Resolve(p policy.Policy, n Node) (Ruleset, error) {
+	r := &resolver{rs: Ruleset{Policy: p, Node: n, Workdir: n.Workdir}}
+	if n.Namespaces.User == nil && n.Namespaces.Mount == nil {
+		r.rs.Form = Namespace
+	}
+	r.descriptors()
+	r.kernel()
+	r.hide()
+	if r.rs.Form == Namespace {
+		r.mounts()
+	} else {
+		r.bare()
+	}
+	r.paths()
+	r.filter()
+	r.environment()
+	r.workdir()
+	if len(r.problems) > 0 {
+		return Ruleset{}, &Refusal{Problems: r.problems}
+	}
+	return r.rs, nil
+}
+
+type resolver struct {
+	rs       Ruleset
+	covered  []string // paths that a mask or a private folder will lie over
+	writable []string // roots that may be changed
+	readable []string
+	problems []Problem
+}
+
+func (r *resolver) refuse(p Problem) {
+	if p.Accept != "" && r.accepted(p.Accept) {
+		r.lost(p.What + " (accepted)")
+		return
+	}
+	r.problems = append(r.problems, p)
+}
+
+func (r *resolver) lost(what string) { r.rs.Lost = append(r.rs.Lost, what) }
+
+func (r *resolver) accepted(name string) bool {
+	return slices.ContainsFunc(r.rs.Policy.Accept, func(a policy.Accept) bool { return a.Name == name })
+}
+
+// descriptors refuses what no rule can take back: an open folder reaches all
+// that is below it.
+func (r *resolver) descriptors() {
+	for _, d := range r.rs.Node.Stdio {
+		if d.Dir {
+			r.refuse(Problem{
+				What: fmt.Sprintf("descriptor %d is an open folder (%s), from which the command could reach what the policy hides", d.FD, d.Path),
+				Do:   "give it a file, a pipe or /dev/null: </dev/null",
+			})
+		}
+	}
+}
+
+// kernel decides what Landlock handles and refuses where too little of it
+// stands between the command and the rest of the node.
+func (r *resolver) kernel() {
+	n, l := r.rs.Node, r.rs.Node.Landlock
+	r.rs.Handled.FS, r.rs.Handled.Net, r.rs.Handled.Scoped = l.FS, l.Net, l.Scoped
+	if r.rs.Policy.Network.Mode == policy.NetworkHost {
+		r.rs.Handled.Net = 0
+	}
+	if l.FS&rightsRead == 0 {
+		r.refuse(Problem{
+			What: "this kernel offers no Landlock (" + cmp.Or(l.Err, "unknown reason") + ")",
+			Do:   "ask the operators for a kernel with Landlock (5.13 or later) that has landlock in its lsm= boot line",
+		})
+		return
+	}
+	if l.FS&ll.AccessFSRefer == 0 {
+		r.lost("files cannot be moved between folders (Landlock before ABI 2)")
+	}
+	if l.FS&ll.AccessFSTruncate == 0 {
+		if r.rs.Form == Bare {
+			r.refuse(Problem{
+				What: fmt.Sprintf("this kernel's Landlock (ABI %d) cannot stop files outside the policy from being truncated", l.ABI),
+				Do:   "run on a node that allows user namespaces, or with Landlock ABI 3 (kernel 6.2)",
+			})
+		} else {
+			r.lost("a file that is only readable can be truncated where its permissions allow it (Landlock before ABI 3)")
+		}
+	}
+	if l.Scoped&ll.ScopeSignal == 0 && !n.Namespaces.PrivatePID {
+		r.refuse(Problem{
+			What: fmt.Sprintf("this kernel's Landlock (ABI %d) cannot keep signals in, and the processes of the host are visible", l.ABI),
+			Do:   `start the container with its own processes: apptainer exec --pid (eval "$(fence env)" sets it)`,
+		})
+	}
+	if l.Scoped&ll.ScopeAbstractUnixSocket == 0 && n.Namespaces.Net != nil {
+		r.refuse(Problem{
+			What: fmt.Sprintf("this kernel's Landlock (ABI %d) cannot close the host's abstract Unix sockets, and there is no own network namespace (%s)", l.ABI, errText(n.Namespaces.Net)),
+			Do:   "run on a node with Landlock ABI 6 (kernel 6.12), or one that allows network namespaces (user.max_net_namespaces above 0), with network mode none",
+		})
+	}
+}
+
+// hide lists what exists and must not be reachable. An opening with a reason
+// beats a set for exactly its path; a hide that a person wrote always stands.
+func (r *resolver) hide() {
+	n := r.rs.Node
+	opened := map[string]bool{}
+	for _, o := range r.rs.Policy.Open {
+		opened[o.Path] = true
+	}
+	var all []Hidden
+	for _, h := range r.rs.Policy.Filesystem.Hide {
+		if !strings.HasPrefix(h, "@") {
+			all = append(all, Hidden{Path: h})
+			continue
+		}
+		for _, p := range n.hiddenSet(h) {
+			if !opened[p] {
+				all = append(all, Hidden{Path: p, Set: h})
+			}
+		}
+	}
+	// A path below a hidden one is hidden with it.
+	slices.SortStableFunc(all, func(a, b Hidden) int { return cmp.Compare(a.Path, b.Path) })
+	for _, h := range all {
+		f := n.Stat(h.Path)
+		if !f.Exists || slices.ContainsFunc(r.rs.Hidden, func(o Hidden) bool { return within(h.Path, o.Path) }) {
+			continue
+		}
+		if h.Path == "/" || withinAny("/proc", []string{h.Path}) {
+			r.refuse(Problem{What: "the policy hides " + h.Path + ", without which nothing can run", Do: "hide the folders that matter instead"})
+			continue
+		}
+		h.Dir = f.Dir
+		r.rs.Hidden = append(r.rs.Hidden, h)
+	}
+}
+
+// mounts plans the namespace form.
+func (r *resolver) mounts() {
+	n := r.rs.Node
+	var ops []MountOp
+	cover := func(op MountOp) {
+		ops = append(ops, op)
+		r.covered = append(r.covered, op.Path)
+	}
+	cover(MountOp{Kind: MountDev, Path: "/dev", Option: strings.Join(r.devices(), ":")})
+	for _, dir := range tmpDirs[:2] {
+		if r.hostsTmp(dir) {
+			cover(MountOp{Kind: MountTmp, Path: dir})
+		}
+	}
+	for i, h := range r.rs.Hidden {
+		r.rs.Hidden[i].How = "masked"
+		if withinAny(h.Path, r.covered) {
+			continue
+		}
+		kind := MountMaskFile
+		if h.Dir {
+			kind = MountMaskDir
+		}
+		cover(MountOp{Kind: kind, Path: h.Path, Holds: h.Dir && slices.ContainsFunc(r.rs.Policy.Open, func(o policy.Open) bool {
+			return o.Path != "" && within(o.Path, h.Path)
+		})})
+	}
+	for _, o := range r.rs.Policy.Open {
+		if o.Path == "" || o.Access == policy.AccessDevice || !withinAny(o.Path, r.covered) || slices.Contains(r.covered, o.Path) {
+			continue
+		}
+		f := n.Stat(o.Path)
+		ops = append(ops, MountOp{Kind: MountShow, Path: o.Path, ReadOnly: o.Access == policy.AccessRead, Dir: f.Dir})
+	}
+	for _, dir := range []string{"/proc", "/sys"} {
+		if n.Stat(dir).Dir {
+			ops = append(ops, MountOp{Kind: MountReadOnly, Path: dir})
+		}
+	}
+	for _, p := range protected {
+		f := n.Lstat(p)
+		// Without Apptainer's folder, one that the command makes would be run.
+		if f.Exists || p == "/.singularity.d" && n.Container != "" {
+			ops = append(ops, MountOp{Kind: MountPin, Path: p, Dir: !f.Exists})
+		}
+	}
+	r.rs.Mounts = ops
+}
+
+// hostsTmp reports whether dir is the host's, with what other users and
+// programs keep there. A container's own is made by the user who started it;
+// the host's belongs to root, who is another user inside.
+func (r *resolver) hostsTmp(dir string) bool {
+	n := r.rs.Node
+	f := n.Stat(dir)
+	if !f.Exists || slices.ContainsFunc(r.rs.Policy.Open, func(o policy.Open) bool { return o.Path == dir }) {
+		return false
+	}
+	if n.Container == "" {
+		return true
+	}
+	for _, m := range n.Mounts {
+		if m.Path == dir {
+			return int(f.UID) != n.UID
+		}
+	}
+	return false
+}
+
+// devices are the opened device nodes that exist.
+func (r *resolver) devices() []string {
+	var out []string
+	for _, o := range r.rs.Policy.Open {
+		if o.Access == policy.AccessDevice {
+			out = append(out, r.rs.Node.Glob(o.Path)...)
+		}
+	}
+	return out
+}
+
+// bare refuses what only mounts can hide, or takes Landlock's weaker hiding
+// where a person accepted it.
+func (r *resolver) bare() {
+	n := r.rs.Node
+	why := errText(cmp.Or(n.Namespaces.User, n.Namespaces.Mount))
+	for i, h := range r.rs.Hidden {
+		r.rs.Hidden[i].How = "landlock"
+		problem := Problem{
+			What:   fmt.Sprintf("%s is visible here and must be hidden, and this node does not let fence cover it (user namespace: %s)", h.Path, why),
+			Do:     "start the container without it: apptainer exec --no-mount " + noMount(h) + ` (eval "$(fence env)" does it for the whole job)`,
+			Accept: AcceptLandlockHide,
+		}
+		if n.Container == "" {
+			problem.Do = `run the command in a container that does not mount it: eval "$(fence env)"; apptainer exec IMAGE /.fence/fence -- COMMAND`
+		}
+		if h.Set == policy.SetSockets && n.Landlock.FS&ll.AccessFSResolveUnix == 0 {
+			problem.Accept = AcceptSockets
+		}
+		r.refuse(problem)
+	}
+	for _, dir := range tmpDirs {
+		if slices.Contains(r.rs.Policy.Filesystem.Write, policy.SetTmp) && r.hostsTmp(dir) {
+			r.refuse(Problem{
+				What:   dir + " is the host's, with the files and sockets of others, and this node does not let fence give the command its own",
+				Do:     `start the container with its own: apptainer exec -C (eval "$(fence env)" sets it)`,
+				Accept: AcceptHostTmp,
+			})
+		}
+	}
+	if slices.Contains(r.rs.Policy.Filesystem.Write, policy.SetRoot) {
+		r.lost("nothing new can be made directly in /, and a folder there that is removed cannot be made again")
+	}
+	if len(r.rs.Hidden) > 0 {
+		r.lost("folders that contain a hidden path cannot be listed")
+	}
+	if !n.Namespaces.PrivatePID {
+		r.lost("the command lines of the host's processes can be read")
+	}
+}
+
+// noMount is what Apptainer's --no-mount takes for a hidden path.
+func noMount(h Hidden) string {
+	if h.Set == policy.SetHome {
+		return "home,cwd"
+	}
+	return h.Path + ",cwd"
+}
+
+// paths lists the Landlock rules.
+func (r *resolver) paths() {
+	fs := r.rs.Policy.Filesystem
+	r.writable = r.entries(fs.Write)
+	r.readable = r.entries(fs.Read)
+	for _, o := range r.rs.Policy.Open {
+		switch {
+		case o.Path == "" || o.Access == policy.AccessDevice:
+		case withinAny(o.Path, protected) && o.Access != policy.AccessRead:
+			r.refuse(Problem{What: o.Path + " holds code that runs before the fence the next time; no policy can open it for writing (" + o.From + ")", Do: "choose another folder"})
+		case !r.rs.Node.Stat(o.Path).Exists:
+			r.refuse(Problem{What: o.Path + " is opened by the policy and does not exist (" + o.From + ")", Do: "mount it into the container (apptainer exec --bind), or take the entry out"})
+		case o.Access == policy.AccessWrite:
+			r.rule(o.Path, rightsRead|rightsChange|ll.AccessFSResolveUnix)
+		default:
+			r.rule(o.Path, rightsRead)
+		}
+	}
+	for _, p := range r.readable {
+		r.spread(p, rightsRead)
+	}
+	for _, p := range r.writable {
+		r.spread(p, rightsRead|rightsChange)
+	}
+	// /dev has no rights from "/" that matter in the bare form, where it is
+	// the host's: only these.
+	for _, name := range devNodes {
+		r.rule("/dev/"+name, rightsReadFile|rightsWriteFile)
+	}
+	for _, p := range r.devices() {
+		r.rule(p, rightsTTY)
+	}
+	if r.rs.Form == Namespace || r.privatePts() {
+		r.rule("/dev/pts", rightsTTY|ll.AccessFSReadDir)
+		r.rule("/dev/ptmx", rightsTTY)
+		r.rule("/dev/tty", rightsTTY)
+	} else {
+		r.lost("no new terminals (tmux, script, pty): /dev/pts is the host's, with the user's other terminals")
+	}
+	if r.rs.Form == Namespace {
+		r.rule("/dev/shm", rightsRead|rightsChange)
+	}
+	for _, d := range r.rs.Node.Stdio {
+		if !d.File {
+			continue
+		}
+		var rights uint64
+		if d.Readable {
+			rights |= ll.AccessFSReadFile
+		}
+		if d.Writable {
+			rights |= rightsWriteFile
+		}
+		if d.TTY {
+			rights |= ll.AccessFSIoctlDev
+		}
+		r.add(PathRule{Path: fmt.Sprintf("/proc/self/fd/%d", d.FD), Rights: rights})
+	}
+}
+
+// entries are the paths that a read or write list stands for.
+func (r *resolver) entries(list []string) []string {
+	var out []string
+	for _, e := range list {
+		switch e {
+		case policy.SetRoot:
+			out = append(out, "/")
+		case policy.SetTmp:
+			for _, dir := range tmpDirs {
+				if r.rs.Node.Stat(dir).Dir {
+					out = append(out, dir)
+				}
+			}
+		default:
+			if f := r.rs.Node.Stat(e); !f.Exists {
+				r.refuse(Problem{What: e + " is named by the policy and does not exist", Do: "mount it into the container (apptainer exec --bind), or take the entry out"})
+				continue
+			}
+			if h := r.hiddenBy(e); h != nil {
+				r.refuse(Problem{What: fmt.Sprintf("%s is named by the policy and hidden by %s", e, cmp.Or(h.Set, h.Path)), Do: `open it with a reason: --read ` + e + ` --why "..."`})
+				continue
+			}
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func (r *resolver) hiddenBy(p string) *Hidden {
+	for i, h := range r.rs.Hidden {
+		if within(p, h.Path) {
+			return &r.rs.Hidden[i]
+		}
+	}
+	return nil
+}
+
+// spread grants rights below p. Landlock has no "but not below": in the bare
+// form a folder that contains something ungranted is granted entry by entry.
+func (r *resolver) spread(p string, rights uint64) {
+	if r.rs.Form == Namespace {
+		r.rule(p, rights)
+		return
+	}
+	var not []string
+	for _, h := range r.rs.Hidden {
+		not = append(not, h.Path)
+	}
+	if rights&rightsChange != 0 {
+		not = append(not, protected...)
+		not = append(not, "/proc", "/sys")
+	}
+	not = append(not, "/dev")
+	r.except(p, rights, not)
+}
+
+func (r *resolver) except(p string, rights uint64, not []string) {
+	if slices.Contains(not, p) {
+		return
+	}
+	if !slices.ContainsFunc(not, func(q string) bool { return within(q, p) }) {
+		r.rule(p, rights)
+		return
+	}
+	// To look up what is below needs no right. Listing is inherited by all
+	// below, so a folder with something hidden in it cannot be listed; with
+	// something merely unwritable it can.
+	hides := slices.ContainsFunc(r.rs.Hidden, func(h Hidden) bool { return within(h.Path, p) })
+	if p == "/" && !hides && rights&rightsChange == 0 {
+		r.rule(p, ll.AccessFSReadDir)
+	}
+	for _, name := range r.rs.Node.ReadDir(p) {
+		child := path.Join(p, name)
+		// A link's target is granted, or not, where it is.
+		if !r.rs.Node.Lstat(child).Symlink {
+			r.except(child, rights, not)
+		}
+	}
+}
+
+func (r *resolver) privatePts() bool {
+	if r.rs.Node.Container == "" {
+		return false
+	}
+	for _, m := range r.rs.Node.Mounts {
+		if m.Path == "/dev/pts" && strings.Contains(m.Options, "ptmxmode=666") {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *resolver) rule(p string, rights uint64) {
+	n := r.rs.Node
+	f := n.Stat(p)
+	if r.rs.Form == Namespace && withinAny(p, []string{"/dev"}) {
+		// /dev will be ours: these exist, and are what their names say.
+		f = File{Exists: true, Dir: p == "/dev/pts" || p == "/dev/shm"}
+		if slices.Contains(devNodes, path.Base(p)) && !n.Stat(p).Exists {
+			return
+		}
+	}
+	if f.Exists {
+		r.add(PathRule{Path: p, Rights: rights, Dir: f.Dir})
+	}
+}
+
+func (r *resolver) add(rule PathRule) {
+	if !rule.Dir {
+		rule.Rights &= rightsOfFile
+	}
+	if rule.Rights &= r.rs.Handled.FS; rule.Rights == 0 {
+		return
+	}
+	for i, p := range r.rs.Paths {
+		if p.Path == rule.Path {
+			r.rs.Paths[i].Rights |= rule.Rights
+			return
+		}
+	}
+	r.rs.Paths = append(r.rs.Paths, rule)
+}
+
+func (r *resolver) filter() {
+	n := r.rs.Node
+	spec := seccomp.Spec{
+		Arch:        n.Arch,
+		DenyKillAll: r.rs.Handled.Scoped&ll.ScopeSignal == 0 && !n.Namespaces.PrivatePID,
+		DenySysV:    !n.Namespaces.PrivateIPC,
+	}
+	if r.rs.Policy.Network.Mode == policy.NetworkHost {
+		spec.Net = seccomp.NetHost
+	}
+	for _, o := range r.rs.Policy.Open {
+		if o.Syscall != "" {
+			spec.Allow = append(spec.Allow, o.Syscall)
+		}
+	}
+	if spec.DenySysV {
+		r.lost("System V shared memory, queues and semaphores are closed: the IPC namespace is the host's")
+	}
+	r.rs.Filter = spec
+}
+
+func (r *resolver) environment() {
+	n, e := r.rs.Node, r.rs.Policy.Environment
+	image := func(name string) bool { return n.ImageEnv[name] }
+	for _, kv := range n.Env {
+		name, value, ok := strings.Cut(kv, "=")
+		if !ok || !e.Keeps(name, image) {
+			continue
+		}
+		if policy.LooksSecret(name, value) {
+			r.rs.Dropped = append(r.rs.Dropped, name)
+			continue
+		}
+		if !slices.ContainsFunc(e.Set, func(v policy.Variable) bool { return v.Name == name }) {
+			r.rs.Env = append(r.rs.Env, kv)
+		}
+	}
+	for _, v := range e.Set {
+		r.rs.Env = append(r.rs.Env, v.Name+"="+v.Value)
+	}
+	slices.Sort(r.rs.Dropped)
+}
+
+// workdir leaves a folder that the command must not reach: from inside, a
+// path walk goes up under the mask.
+func (r *resolver) workdir() {
+	dir := r.rs.Workdir
+	gone := dir == "" || r.hiddenBy(dir) != nil && r.rs.Form == Bare || withinAny(dir, r.covered) && !slices.ContainsFunc(r.rs.Mounts, func(op MountOp) bool {
+		return op.Kind == MountShow && within(dir, op.Path) || op.Kind == MountTmp && dir == op.Path
+	})
+	switch {
+	case !gone && (!r.rs.Node.AskedDir || r.rs.Node.Stat(dir).Dir):
+	case r.rs.Node.AskedDir:
+		r.refuse(Problem{What: "the working folder " + dir + " does not exist inside the fence", Do: "choose another --workdir, or open it: --read " + dir + ` --why "..."`})
+	default:
+		r.rs.Workdir = "/"
+	}
+}
+
+func errText(err error) string {
+	if err == nil {
+		return "in force"
+	}
+	return err.Error()
+}

@@ -1,0 +1,116 @@
+// Package sandbox resolves a policy against a node and enforces the result
+// on this process, which then becomes the command.
+//
+// Resolve decides and touches nothing; Enforce acts, in one order, and either
+// all of it is in force when the command starts or the command does not
+// start. What it is not: a virtual machine. The kernel is shared.
+package sandbox
+
+import (
+	"strings"
+
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
+
+	"fence/pkg/policy"
+	"fence/pkg/seccomp"
+)
+
+// Form is how hiding is done. The zero value is the weaker form, chosen only
+// where the stronger one cannot be had.
+type Form int
+
+const (
+	Bare      Form = iota // Landlock and seccomp alone
+	Namespace             // and own user, mount, IPC and network namespaces
+)
+
+func (f Form) String() string {
+	if f == Namespace {
+		return "namespace"
+	}
+	return "bare"
+}
+
+// Landlock rights, grouped as rules use them. A rule is cut down to what the
+// kernel handles; what it does not handle is in Ruleset.Lost or refused.
+const (
+	rightsRead      = ll.AccessFSExecute | ll.AccessFSReadFile | ll.AccessFSReadDir
+	rightsReadFile  = ll.AccessFSExecute | ll.AccessFSReadFile
+	rightsWriteFile = ll.AccessFSWriteFile | ll.AccessFSTruncate
+	// Device nodes are never made (MAKE_CHAR, MAKE_BLOCK), and every layer
+	// denies moving files between folders unless it grants REFER.
+	rightsChange = rightsWriteFile | ll.AccessFSRemoveDir | ll.AccessFSRemoveFile | ll.AccessFSMakeDir |
+		ll.AccessFSMakeReg | ll.AccessFSMakeSock | ll.AccessFSMakeFifo | ll.AccessFSMakeSym | ll.AccessFSRefer
+	rightsTTY = ll.AccessFSReadFile | ll.AccessFSWriteFile | ll.AccessFSTruncate | ll.AccessFSIoctlDev
+	// rightsOfFile are those that a rule on something not a folder may have.
+	rightsOfFile = ll.AccessFSExecute | ll.AccessFSWriteFile | ll.AccessFSReadFile | ll.AccessFSTruncate |
+		ll.AccessFSIoctlDev | ll.AccessFSResolveUnix
+)
+
+// PathRule grants rights on a path and all below it.
+type PathRule struct {
+	Path   string
+	Rights uint64 // of landlock(7), AccessFS
+	Dir    bool
+}
+
+// Hidden is one path that the command must not reach, and how that is done.
+type Hidden struct {
+	Path string `json:"path"`
+	Set  string `json:"set,omitempty"` // the set that named it; "" if a person did
+	How  string `json:"how"`           // "masked", "landlock"; what is absent is not listed
+	Dir  bool   `json:"dir"`
+}
+
+// Ruleset is a Policy resolved against a Node: what Enforce will do, printable
+// before it is done.
+type Ruleset struct {
+	Policy policy.Policy
+	Form   Form
+	Node   Node
+
+	Mounts  []MountOp
+	Paths   []PathRule
+	Hidden  []Hidden
+	Handled struct{ FS, Net, Scoped uint64 }
+	Filter  seccomp.Spec
+	Env     []string
+	Dropped []string // names of variables that look like credentials
+	Workdir string
+	Lost    []string // what this form or kernel cannot do, one sentence each
+}
+
+// Problem is one reason why a policy cannot be enforced on a node.
+type Problem struct {
+	What   string // one sentence
+	Do     string // what the person can do
+	Accept string // the name under which it may be accepted, "" if never
+}
+
+// Refusal is why a policy cannot be enforced here. Nothing has run.
+type Refusal struct{ Problems []Problem }
+
+func (r *Refusal) Error() string {
+	var whats []string
+	for _, p := range r.Problems {
+		whats = append(whats, p.What)
+	}
+	return strings.Join(whats, "; ")
+}
+
+// Hint is what to do about it, one line for each different advice.
+func (r *Refusal) Hint() string {
+	var lines []string
+	seen := map[string]bool{}
+	for _, p := range r.Problems {
+		if p.Do != "" && !seen[p.Do] {
+			seen[p.Do] = true
+			lines = append(lines, p.Do)
+		}
+		if line := "or take the risk by name: --accept " + p.Accept + ` --why "..."`; p.Accept != "" && !seen[line] {
+			seen[line] = true
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n")
+}

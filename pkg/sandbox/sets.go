@@ -1,0 +1,137 @@
+package sandbox
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"fence/pkg/host"
+	"fence/pkg/policy"
+)
+
+// protected are the places whose code runs before the fence the next time:
+// Apptainer's scripts, and the tools themselves. They are read-only and
+// cannot be renamed under every policy.
+var protected = []string{"/.fence", "/.singularity.d", "/environment", "/singularity", "/.run", "/.exec", "/.shell"}
+
+var tmpDirs = []string{"/tmp", "/var/tmp", "/dev/shm"}
+
+// runtimesOwn are what a container runtime mounts for itself.
+var runtimesOwn = []string{
+	"/proc", "/sys", "/dev", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/passwd", "/etc/group",
+	"/etc/localtime", "/.fence", "/.singularity.d", "/tmp", "/var/tmp",
+}
+
+// hostsOwn are folders of a bare host that may be mounts of their own.
+var hostsOwn = []string{"/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/var", "/run", "/boot", "/nix", "/gnu", "/snap"}
+
+// sockets are where a daemon takes orders from whoever can connect: munge and
+// Slurm (identity, jobs), D-Bus and systemd, container engines, agents, name
+// services (which reach the network), terminal multiplexers.
+var sockets = []string{
+	"/run/munge", "/run/slurm*", "/run/slurmctld", "/run/slurmdbd", "/var/spool/slurm*", "/var/lib/slurm*",
+	"/run/dbus", "/run/systemd", "/run/user", "/run/udev",
+	"/run/docker*", "/run/containerd", "/run/podman", "/run/crio", "/run/buildkit", "/run/libvirt", "/run/lxd*",
+	"/run/nscd", "/run/nslcd", "/var/lib/sss/pipes", "/run/gssproxy.sock", "/var/lib/gssproxy", "/run/.heim_org.h5l.kcm-socket",
+	"/run/screen", "/run/screens", "/run/tmux", "/tmp/tmux-*", "/tmp/ssh-*", "/tmp/.X11-unix", "/tmp/.ICE-unix", "/tmp/nvidia-mps",
+	"/run/rpcbind.sock", "/run/nvidia-persistenced", "/run/nvidia-fabricmanager", "/run/apptheus", "/run/acpid.socket",
+}
+
+// socketVars are variables that name such a socket.
+var socketVars = []string{"SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "SLURM_SACK_SOCKET", "TMUX", "XDG_RUNTIME_DIR", "CUDA_MPS_PIPE_DIRECTORY"}
+
+// within reports whether p is dir or below it. Both are clean and absolute.
+func within(p, dir string) bool {
+	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
+}
+
+func withinAny(p string, dirs []string) bool {
+	return slices.ContainsFunc(dirs, func(d string) bool { return within(p, d) })
+}
+
+// hiddenSet lists the paths a set stands for on this node, whether or not
+// they exist.
+func (n Node) hiddenSet(set string) []string {
+	switch set {
+	case policy.SetShared:
+		return n.shared()
+	case policy.SetHome:
+		return n.homes()
+	case policy.SetSockets:
+		return n.socketPaths()
+	case policy.SetTmp:
+		return tmpDirs
+	}
+	return nil
+}
+
+// shared is every network mount, and every mount that is neither the root,
+// nor the kernel's, nor one that the runtime (on a host: the system) made for
+// itself. What is not known is shared.
+func (n Node) shared() []string {
+	own := hostsOwn
+	if n.Container != "" {
+		own = runtimesOwn
+	}
+	var out []string
+	for _, m := range n.Mounts {
+		switch {
+		case m.Path == "/" || within(m.Path, "/.fence") || withinAny(m.Path, tmpDirs[:2]) && !host.IsNetworkFS(m.FSType):
+			// /.fence itself may lie on shared storage; /tmp has a rule of its own.
+		case host.IsNetworkFS(m.FSType):
+			out = append(out, m.Path)
+		case !withinAny(m.Path, own) && !withinAny(m.Path, []string{"/proc", "/sys", "/dev"}):
+			out = append(out, m.Path)
+		}
+	}
+	return out
+}
+
+// homes is the account's home. In a container only a mounted one: /root or
+// /home/x of the image's own root filesystem belongs to the task.
+func (n Node) homes() []string {
+	var out []string
+	for _, h := range []string{n.Home, env(n.Env, "HOME")} {
+		h = path.Clean(h)
+		// "/" or a system folder is nobody's home: hiding it hides everything.
+		if !path.IsAbs(h) || h == "/" || h == "/nonexistent" || slices.Contains(hostsOwn, h) || slices.Contains(out, h) {
+			continue
+		}
+		if n.Container == "" || slices.ContainsFunc(n.Mounts, func(m host.Mount) bool { return m.Path != "/" && within(h, m.Path) }) {
+			out = append(out, h)
+		}
+	}
+	if n.Container == "" && len(out) > 0 && within(out[0], "/home") {
+		out = append(out, "/home")
+	}
+	return out
+}
+
+func (n Node) socketPaths() []string {
+	var out []string
+	for _, s := range sockets {
+		if strings.Contains(s, "*") {
+			out = append(out, n.Glob(s)...)
+		} else {
+			out = append(out, s)
+		}
+	}
+	for _, name := range socketVars {
+		v := env(n.Env, name)
+		v, _, _ = strings.Cut(v, ",") // TMUX=/tmp/tmux-1000/default,123,0
+		v = strings.TrimPrefix(v, "unix:path=")
+		if v = path.Clean(v); path.IsAbs(v) && v != "/" && !slices.Contains(tmpDirs, v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+func env(environ []string, name string) string {
+	for _, kv := range environ {
+		if k, v, ok := strings.Cut(kv, "="); ok && k == name {
+			return v
+		}
+	}
+	return ""
+}

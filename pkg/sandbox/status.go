@@ -1,0 +1,81 @@
+package sandbox
+
+import (
+	"fence/pkg/policy"
+	"fence/pkg/seccomp"
+)
+
+// StatusSchema names the record that --status-fd gets.
+const StatusSchema = "fence.status/v1"
+
+// Status is one line that says what is in force, written when all of it is
+// and the command has not started. It names things and holds no values.
+type Status struct {
+	Schema   string   `json:"schema"`
+	Policy   string   `json:"policy"`
+	Digest   string   `json:"policy_sha256"` // of the resolved policy
+	Form     string   `json:"form"`          // "bare" or "namespace"
+	Network  string   `json:"network"`
+	Landlock Landlock `json:"landlock"`
+	Seccomp  Filter   `json:"seccomp"`
+
+	Namespaces []string           `json:"namespaces"` // own or private: user, mount, ipc, net, pid
+	Hidden     []Hidden           `json:"hidden"`
+	DroppedEnv []string           `json:"dropped_env"` // names that look like credentials
+	Opened     []policy.Loosening `json:"opened"`      // everything loosened, with the reason
+	Lost       []string           `json:"lost"`        // what this form or kernel cannot do
+	Workdir    string             `json:"workdir"`
+}
+
+// Landlock is the layer in force; the masks are those of landlock(7).
+type Landlock struct {
+	ABI    int    `json:"abi"`
+	FS     uint64 `json:"fs"`
+	Net    uint64 `json:"net"`
+	Scoped uint64 `json:"scoped"`
+	Rules  int    `json:"rules"`
+}
+
+// Filter is the seccomp program in force.
+type Filter struct {
+	Digest  string   `json:"sha256"`
+	Allowed []string `json:"allowed"` // system calls that the policy opened
+}
+
+// Status describes rs.
+func (rs Ruleset) Status() (Status, error) {
+	prog, err := seccomp.Program(rs.Filter)
+	if err != nil {
+		return Status{}, err
+	}
+	return Status{
+		Schema: StatusSchema, Policy: rs.Policy.Name, Digest: rs.Policy.Digest(), Form: rs.Form.String(),
+		Network:  rs.Policy.Network.Mode.String(),
+		Landlock: Landlock{rs.Node.Landlock.ABI, rs.Handled.FS, rs.Handled.Net, rs.Handled.Scoped, len(rs.Paths)},
+		Seccomp:  Filter{seccomp.Digest(prog), list(rs.Filter.Allow)},
+
+		Namespaces: rs.Node.Namespaces.names(), Hidden: list(rs.Hidden), DroppedEnv: list(rs.Dropped),
+		Opened: list(rs.Policy.Whys()), Lost: list(rs.Lost), Workdir: rs.Workdir,
+	}, nil
+}
+
+// list is never null in JSON.
+func list[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}
+
+func (ns Namespaces) names() []string {
+	out := []string{}
+	for _, n := range []struct {
+		name string
+		on   bool
+	}{{"user", ns.User == nil}, {"mount", ns.Mount == nil}, {"ipc", ns.PrivateIPC}, {"net", ns.Net == nil}, {"pid", ns.PrivatePID}} {
+		if n.on {
+			out = append(out, n.name)
+		}
+	}
+	return out
+}
