@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"strings"
 )
@@ -184,6 +185,12 @@ func fieldsOf(t reflect.Type) (fields map[string]reflect.Type, required []string
 	for i := range t.NumField() {
 		f := t.Field(i)
 		tag := f.Tag.Get("json")
+		if f.Anonymous && tag == "" && f.Type.Kind() == reflect.Struct {
+			inner, always := fieldsOf(f.Type)
+			maps.Copy(fields, inner)
+			required = append(required, always...)
+			continue
+		}
 		if !f.IsExported() || tag == "-" {
 			continue
 		}

@@ -12,7 +12,13 @@ type inner struct {
 	Skip string `json:"-"`
 }
 
+// Part is embedded, as the key of an attempt is.
+type Part struct {
+	Target string `json:"target"`
+}
+
 type record struct {
+	Part
 	Schema string            `json:"schema"`
 	N      int               `json:"n"`
 	F      float64           `json:"f"`
@@ -24,7 +30,7 @@ type record struct {
 }
 
 const good = `{
- "schema": "x/v1", "n": 1, "f": 0.5, "ok": true,
+ "schema": "x/v1", "target": "t", "n": 1, "f": 0.5, "ok": true,
  "in": {"id": "a"}, "opt": null,
  "list": [
   {"id": "b", "note": "c"},
@@ -55,13 +61,14 @@ func TestUnmarshal_Refuses(t *testing.T) {
 		{"", "line 1: empty"},
 		{" \n", "line 1: empty"},
 		{"INFO: x", "line 1: not JSON: invalid character 'I' looking for beginning of value"},
-		{good[:60], "line 3: ends in the middle: cut short"},
+		{good[:75], "line 3: ends in the middle: cut short"},
 		{good + "{}", "line 9: not JSON: invalid character '{' after top-level value"},
 		{"[]", "line 1: the record is a JSON array, must be an object"},
 		{swap(`"n": 1`, `"n": "1"`), "line 2: n is a JSON string, must be a whole number that fits int"},
 		{swap(`"n": 1`, `"n": 1.5`), "line 2: n is a JSON number 1.5, must be a whole number that fits int"},
 		{swap(`0.5`, `1e999`), "line 2: f is a JSON number 1e999, must be a number"},
 		{swap(`"n": 1`, `"n": 1, "m": 2`), `line 2: the record has an unknown field "m"`},
+		{swap(`"target": "t", `, ``), `line 8: the record has no "target"`},
 		{swap(`"n": 1`, `"N": 1`), `line 2: the record has an unknown field "N"`},
 		{swap(`"n": 1`, `"n": 1, "n": 2`), `line 2: the record has "n" twice`},
 		{swap(`"n": 1,`, ``), `line 8: the record has no "n"`},
