@@ -123,12 +123,13 @@ func exports(tools, tmp string) [][2]string {
 	}
 	vars := [][2]string{
 		{"BINDPATH", strings.Join(binds, ",")},
-		{"NO_MOUNT", "bind-paths,home,cwd,hostfs,tmp"},
+		{"NO_MOUNT", "bind-paths,home,cwd,hostfs"},
 		{"CONTAIN", "1"},
 		{"CLEANENV", "1"},
 		{"PID", "1"},
 		{"IPC", "1"},
-		{"NO_EVAL", "1"},
+		{"NO_EVAL", "1"}, // the image's variables are data, as in Docker
+		{"CWD", "/"},     // the caller's folder is not there
 	}
 	if tmp != "" {
 		vars = append(vars, [2]string{"WORKDIR", tmp})

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/landlock-lsm/go-landlock/landlock"
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 
 	"fence/pkg/policy"
 )
@@ -101,10 +102,11 @@ func first(i int, name string) string {
 	return ""
 }
 
-// short is rights in the letters of ls: r read, w change, x run, t terminal.
+// short is rights in the letters of ls: r read, w change, x run, t the
+// terminal's and device's own requests.
 func short(rights uint64) string {
 	s := []byte("----")
-	for i, set := range []uint64{rightsRead &^ rightsReadFile | 1<<2, rightsWriteFile, 1, 1 << 15} {
+	for i, set := range []uint64{ll.AccessFSReadFile | ll.AccessFSReadDir, ll.AccessFSWriteFile, ll.AccessFSExecute, ll.AccessFSIoctlDev} {
 		if rights&set != 0 {
 			s[i] = "rwxt"[i]
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,17 +24,20 @@ const (
 
 // MountOp is one step of the namespace form, in the order it is done.
 type MountOp struct {
-	Kind     MountKind
-	Path     string
-	ReadOnly bool   // MountShow
-	Holds    bool   // MountMaskDir: something is shown inside it
-	Option   string // MountDev: extra device nodes, separated by newlines
-	Dir      bool   // MountShow: a folder; MountPin: absent, make it first
+	Kind     MountKind `json:"kind"`
+	Path     string    `json:"path"`
+	ReadOnly bool      `json:"read_only,omitempty"` // MountShow
+	Holds    bool      `json:"holds,omitempty"`     // MountMaskDir: something is shown inside it
+	Devices  []string  `json:"devices,omitempty"`   // MountDev: opened device nodes
+	Dir      bool      `json:"dir,omitempty"`       // MountShow: a folder; MountPin: absent, make it first
 }
 
 func (k MountKind) String() string {
 	return [...]string{"", "devices", "private", "masked", "masked", "shown", "read-only", "pinned"}[k]
 }
+
+// MarshalText names the kind in JSON records.
+func (k MountKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
 // maskName is the source that an empty mask shows in mountinfo(5).
 const maskName = "fence-mask"
@@ -83,7 +85,7 @@ func (op MountOp) apply(clone int) error {
 	var err error
 	switch op.Kind {
 	case MountDev:
-		return mountDev(op.Option)
+		return mountDev(op.Devices)
 	case MountTmp:
 		err = unix.Mount("fence-tmp", op.Path, "tmpfs", still, "mode=1777")
 	case MountMaskDir:
@@ -173,7 +175,7 @@ func attach(fd int, p string, dir bool) error {
 
 // mountDev covers /dev by an own one: the host's has other users' terminals
 // in its devpts, and devices that no policy opened.
-func mountDev(extra string) error {
+func mountDev(opened []string) error {
 	nodes := map[string]int{}
 	defer func() {
 		for _, fd := range nodes {
@@ -196,7 +198,7 @@ func mountDev(extra string) error {
 			return err
 		}
 	}
-	for _, p := range filepath.SplitList(extra) {
+	for _, p := range opened {
 		if err := take(p, true); err != nil {
 			return err
 		}
@@ -214,8 +216,8 @@ func mountDev(extra string) error {
 			return err
 		}
 	}
-	if err := os.Chmod("/dev/shm", 0o1777); err != nil {
-		return err
+	if err := unix.Chmod("/dev/shm", 0o1777); err != nil {
+		return &os.PathError{Op: "chmod", Path: "/dev/shm", Err: err}
 	}
 	if err := unix.Mount("devpts", "/dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"); err != nil {
 		return &os.PathError{Op: "mounting a private devpts on", Path: "/dev/pts", Err: err}

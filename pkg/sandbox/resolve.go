@@ -166,7 +166,7 @@ func (r *resolver) mounts() {
 		ops = append(ops, op)
 		r.covered = append(r.covered, op.Path)
 	}
-	cover(MountOp{Kind: MountDev, Path: "/dev", Option: strings.Join(r.devices(), ":")})
+	cover(MountOp{Kind: MountDev, Path: "/dev", Devices: r.devices()})
 	for _, dir := range tmpDirs[:2] {
 		if r.hostsTmp(dir) {
 			cover(MountOp{Kind: MountTmp, Path: dir})
@@ -198,6 +198,9 @@ func (r *resolver) mounts() {
 		}
 	}
 	for _, p := range protected {
+		if n.rootReadOnly() {
+			break // nothing there can be changed
+		}
 		f := n.Lstat(p)
 		// Without Apptainer's folder, one that the command makes would be run.
 		if f.Exists || p == "/.singularity.d" && n.Container != "" {
@@ -205,6 +208,16 @@ func (r *resolver) mounts() {
 		}
 	}
 	r.rs.Mounts = ops
+}
+
+func (n Node) rootReadOnly() bool {
+	ro := false
+	for _, m := range n.Mounts {
+		if m.Path == "/" { // the last one is on top
+			ro = m.ReadOnly || strings.HasPrefix(m.Super+",", "ro,")
+		}
+	}
+	return ro
 }
 
 // hostsTmp reports whether dir is the host's, with what other users and
@@ -431,7 +444,7 @@ func (r *resolver) privatePts() bool {
 		return false
 	}
 	for _, m := range r.rs.Node.Mounts {
-		if m.Path == "/dev/pts" && strings.Contains(m.Options, "ptmxmode=666") {
+		if m.Path == "/dev/pts" && strings.Contains(m.Super, "ptmxmode=666") {
 			return true
 		}
 	}

@@ -49,9 +49,9 @@ const (
 
 // PathRule grants rights on a path and all below it.
 type PathRule struct {
-	Path   string
-	Rights uint64 // of landlock(7), AccessFS
-	Dir    bool
+	Path   string `json:"path"`
+	Rights uint64 `json:"rights"` // of landlock(7), LANDLOCK_ACCESS_FS_*
+	Dir    bool   `json:"dir"`
 }
 
 // Hidden is one path that the command must not reach, and how that is done.

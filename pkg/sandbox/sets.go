@@ -27,14 +27,19 @@ var hostsOwn = []string{"/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt
 
 // sockets are where a daemon takes orders from whoever can connect: munge and
 // Slurm (identity, jobs), D-Bus and systemd, container engines, agents, name
-// services (which reach the network), terminal multiplexers.
-var sockets = []string{
-	"/run/munge", "/run/slurm*", "/run/slurmctld", "/run/slurmdbd", "/var/spool/slurm*", "/var/lib/slurm*",
-	"/run/dbus", "/run/systemd", "/run/user", "/run/udev",
-	"/run/docker*", "/run/containerd", "/run/podman", "/run/crio", "/run/buildkit", "/run/libvirt", "/run/lxd*",
-	"/run/nscd", "/run/nslcd", "/var/lib/sss/pipes", "/run/gssproxy.sock", "/var/lib/gssproxy", "/run/.heim_org.h5l.kcm-socket",
-	"/run/screen", "/run/screens", "/run/tmux", "/tmp/tmux-*", "/tmp/ssh-*", "/tmp/.X11-unix", "/tmp/.ICE-unix", "/tmp/nvidia-mps",
-	"/run/rpcbind.sock", "/run/nvidia-persistenced", "/run/nvidia-fabricmanager", "/run/apptheus", "/run/acpid.socket",
+// services (which reach the network), terminal multiplexers. A folder and the
+// names in it; a name may end in "*".
+var sockets = []struct {
+	dir   string
+	names []string
+}{
+	{"/run", strings.Fields(`munge slurm* dbus systemd user udev docker* containerd podman crio buildkit libvirt lxd*
+		nscd nslcd gssproxy.sock .heim_org.h5l.kcm-socket screen screens tmux rpcbind.sock acpid.socket apptheus
+		nvidia-persistenced nvidia-fabricmanager*`)},
+	{"/var/spool", []string{"slurm*"}},
+	{"/var/lib", []string{"slurm*", "gssproxy"}},
+	{"/var/lib/sss", []string{"pipes"}},
+	{"/tmp", []string{"tmux-*", "ssh-*", ".X11-unix", ".ICE-unix", "nvidia-mps"}},
 }
 
 // socketVars are variables that name such a socket.
@@ -110,10 +115,21 @@ func (n Node) homes() []string {
 func (n Node) socketPaths() []string {
 	var out []string
 	for _, s := range sockets {
-		if strings.Contains(s, "*") {
-			out = append(out, n.Glob(s)...)
-		} else {
-			out = append(out, s)
+		// One listing is cheaper than asking for each name. A folder that
+		// cannot be listed can still hold a name that can be connected to.
+		have := n.ReadDir(s.dir)
+		for _, name := range s.names {
+			prefix, any := strings.CutSuffix(name, "*")
+			switch {
+			case have == nil && !any:
+				out = append(out, s.dir+"/"+name)
+			case any || slices.Contains(have, name):
+				for _, h := range have {
+					if h == name || any && strings.HasPrefix(h, prefix) {
+						out = append(out, s.dir+"/"+h)
+					}
+				}
+			}
 		}
 	}
 	for _, name := range socketVars {
