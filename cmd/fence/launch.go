@@ -175,6 +175,10 @@ func launch(c *urfave.Context) error {
 	if err != nil {
 		return err
 	}
+	return start(o, argv)
+}
+
+func start(o options, argv []string) error {
 	p, err := o.load()
 	if err != nil {
 		return err
