@@ -28,7 +28,6 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -57,6 +56,7 @@ const (
 type Kernel struct {
 	Name    string // the suite it came from
 	Release string // package and version
+	Arch    string // as in GOARCH
 	dir     string
 }
 
@@ -95,31 +95,55 @@ func Fetched(t testing.TB) []Kernel {
 	t.Helper()
 	var found []Kernel
 	for _, suite := range Suites {
-		k, err := load(suite)
-		if err != nil {
-			SkipOrFail(t, "no kernel of %s: %v; run test/kernels/fetch", suite, err)
-		}
-		found = append(found, k)
-	}
-	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
-		SkipOrFail(t, "%v; run test/kernels/fetch as root", err)
+		found = append(found, One(t, suite, "amd64"))
 	}
 	return found
 }
 
-func load(suite string) (Kernel, error) {
+// One returns the kernel of that suite and architecture ("amd64" or "arm64"), or skips or fails as Fetched does.
+func One(t testing.TB, suite, arch string) Kernel {
+	t.Helper()
+	k, err := load(suite, arch)
+	if err == nil {
+		_, err = exec.LookPath(machines[arch].qemu)
+	}
+	if err != nil {
+		SkipOrFail(t, "no kernel of %s for %s: %v; run as root: test/kernels/fetch %[1]s:%[2]s", suite, arch, err)
+	}
+	return k
+}
+
+// machines are how qemu is asked for one of each kind: the kernel's messages on the first port, reports on the second.
+var machines = map[string]struct {
+	qemu    string
+	options []string
+	console string
+	port    string
+}{
+	"amd64": {"qemu-system-x86_64", []string{"-M", "q35", "-serial", "chardev:console", "-serial", "chardev:reports"}, "ttyS0", "/dev/ttyS1"},
+	"arm64": {"qemu-system-aarch64", []string{"-M", "virt", "-serial", "chardev:console", "-device", "pci-serial,chardev=reports"}, "ttyAMA0", "/dev/ttyS0"},
+}
+
+func load(suite, arch string) (Kernel, error) {
+	if _, ok := machines[arch]; !ok {
+		return Kernel{}, fmt.Errorf("no such architecture: %q", arch)
+	}
 	bed := os.Getenv("FENCE_BED")
 	if bed == "" {
 		bed = "/var/cache/fence-bed"
 	}
-	dir := filepath.Join(bed, "kernels", suite)
+	name := suite
+	if arch != "amd64" {
+		name += "-" + arch
+	}
+	dir := filepath.Join(bed, "kernels", name)
 	for _, need := range []string{"vmlinuz", "busybox"} {
 		if _, err := os.Stat(filepath.Join(dir, need)); err != nil {
 			return Kernel{}, err
 		}
 	}
 	release, err := os.ReadFile(filepath.Join(dir, "release"))
-	return Kernel{Name: suite, Release: strings.TrimSpace(string(release)), dir: dir}, err
+	return Kernel{Name: name, Arch: arch, Release: strings.TrimSpace(string(release)), dir: dir}, err
 }
 
 // SkipOrFail skips loudly, and fails where everything must be there (TEST_REQUIRED=1, as in CI).
@@ -136,11 +160,12 @@ func SkipOrFail(t testing.TB, format string, args ...any) {
 // Boot runs the guest. Anything that keeps it from doing all of the Spec fails the test, with the end of the console.
 func Boot(t testing.TB, s Spec) *Result {
 	t.Helper()
-	init, err := guestInit()
+	dir := t.TempDir()
+	init, err := guestInit(dir, s.Kernel.Arch)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := boot(t.Context(), s, init, t.TempDir())
+	r, err := boot(t.Context(), s, init, dir)
 	if err != nil {
 		t.Fatalf("%s: %v\nend of the console:\n%s", s.Kernel.Name, err, tail(r.Console, 4000))
 	}
@@ -155,7 +180,8 @@ func Boot(t testing.TB, s Spec) *Result {
 // boot returns a Result with the console even when there is an error.
 func boot(ctx context.Context, s Spec, init, dir string) (*Result, error) {
 	r := &Result{}
-	plan := wire.Plan{Set: s.Set, Commands: s.Commands}
+	machine := machines[s.Kernel.Arch]
+	plan := wire.Plan{Port: machine.port, Set: s.Set, Commands: s.Commands}
 	files := []File{{Path: "/init", From: init}, {Path: "/bin/busybox", From: filepath.Join(s.Kernel.dir, "busybox")}, {Path: "/dev/console", Mode: fs.ModeDevice}}
 	modules, err := filepath.Glob(filepath.Join(s.Kernel.dir, "modules", "*.ko"))
 	if err != nil {
@@ -183,11 +209,12 @@ func boot(ctx context.Context, s Spec, init, dir string) (*Result, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-M", "q35", "-accel", accelerator(), "-cpu", "max",
+	cmd := exec.CommandContext(ctx, machine.qemu, append([]string{"-nodefaults", "-no-user-config", "-accel", accelerator(), "-cpu", "max",
 		"-m", "768", "-smp", "1", "-display", "none", "-monitor", "none", "-no-reboot", "-net", "none",
-		"-serial", "file:"+console, "-chardev", "stdio,id=reports,signal=off", "-serial", "chardev:reports",
+		"-chardev", "file,id=console,path=" + console, "-chardev", "stdio,id=reports,signal=off",
 		"-kernel", filepath.Join(s.Kernel.dir, "vmlinuz"), "-initrd", image,
-		"-append", strings.TrimSpace("console=ttyS0 quiet loglevel=5 panic=-1 rdinit=/init "+s.Append))
+		"-append", strings.TrimSpace("console=" + machine.console + " quiet loglevel=5 panic=-1 rdinit=/init " + s.Append)},
+		machine.options...)...)
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
 	out, err := cmd.StdoutPipe()
@@ -272,17 +299,13 @@ func accelerator() string {
 	return "tcg"
 }
 
-// guestInit builds the guest's /init once for the test binary.
-var guestInit = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "fence-guest-")
-	if err != nil {
-		return "", err
-	}
+// guestInit builds the guest's /init into dir.
+func guestInit(dir, arch string) (string, error) {
 	built := filepath.Join(dir, "init")
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", built, "fence/test/kernels/guest")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the guest's init: %w\n%s", err, out)
 	}
 	return built, nil
-})
+}

@@ -3,6 +3,7 @@ package kernels_test
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -11,7 +12,11 @@ import (
 
 // The harness itself: what a test is told of a command is what happened, on each kernel.
 func TestBoot(t *testing.T) {
-	for _, k := range kernels.Fetched(t) {
+	list := kernels.Fetched(t)
+	if os.Getenv("ARM64") == "1" {
+		list = append(list, kernels.One(t, "trixie", "arm64"))
+	}
+	for _, k := range list {
 		t.Run(k.Name, func(t *testing.T) {
 			sh := func(script string) []string { return []string{"sh", "-c", script} }
 			cases := []struct {

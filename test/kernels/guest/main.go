@@ -59,7 +59,7 @@ func (g *guest) run() error {
 		return err
 	}
 	g.layOut()
-	if g.out, err = openReports(); err != nil {
+	if g.out, err = openReports(plan.Port); err != nil {
 		return err
 	}
 	for _, m := range plan.Modules {
@@ -264,8 +264,8 @@ func loopbackUp() error {
 }
 
 // openReports opens the port that the test reads, with nothing between it and the test: no echo, no added carriage returns.
-func openReports() (*os.File, error) {
-	f, err := os.OpenFile("/dev/ttyS1", os.O_RDWR|unix.O_NOCTTY, 0)
+func openReports(port string) (*os.File, error) {
+	f, err := os.OpenFile(port, os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -278,7 +278,7 @@ func openReports() (*os.File, error) {
 	if err := unix.IoctlSetTermios(int(f.Fd()), unix.TCSETS, t); err != nil {
 		return nil, fmt.Errorf("the report port: %w", err)
 	}
-	return f, os.Chmod("/dev/ttyS1", 0o600)
+	return f, os.Chmod(port, 0o600)
 }
 
 func loadModule(path string) error {

@@ -42,6 +42,7 @@ type Outcome struct {
 
 // A Plan is all that the guest does before it powers off.
 type Plan struct {
+	Port     string            // the serial port for Events
 	Set      map[string]string // sysctls, as in Command
 	Modules  []string          // kernel modules to load, paths, in order
 	Commands []Command
