@@ -5,6 +5,8 @@ package policies
 import (
 	"embed"
 	"strings"
+
+	"fence/pkg/policy"
 )
 
 //go:embed *.toml
@@ -25,6 +27,16 @@ func Get(name string) ([]byte, bool) {
 		}
 	}
 	return nil, false
+}
+
+// Parsed is a built-in policy without the work of parsing it, which would be
+// done before every command.
+func Parsed(name string) (policy.Policy, bool) {
+	f, ok := parsed[name]
+	if !ok {
+		return policy.Policy{}, false
+	}
+	return f(), true
 }
 
 // Summary is what a built-in policy is for, in one line; "" if there is none

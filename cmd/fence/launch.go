@@ -90,39 +90,23 @@ const siteFile = "/etc/fence/site.toml"
 // the image's scripts can set variables.
 func (o options) load() (policy.Policy, error) {
 	name := o.policy
-	if host.Container() == "" {
-		for _, kv := range os.Environ() {
-			k, v, _ := strings.Cut(kv, "=")
-			if !strings.HasPrefix(k, "FENCE_") {
-				continue
-			}
-			if k != "FENCE_POLICY" {
-				return policy.Policy{}, cli.Usagef("the only one is FENCE_POLICY", "the variable %s is not known", k)
-			}
-			if name == "" {
-				name = v
-			}
+	for _, kv := range os.Environ() {
+		k, v, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(k, "FENCE_") || host.Container() != "" {
+			continue
+		}
+		if k != "FENCE_POLICY" {
+			return policy.Policy{}, cli.Usagef("the only one is FENCE_POLICY", "the variable %s is not known", k)
+		}
+		if name == "" {
+			name = v
 		}
 	}
 	if name == "" {
 		name = policies.Default
 	}
-	data, ok := policies.Get(name)
-	if !ok {
-		if !strings.ContainsAny(name, "/.") {
-			hint := "built in are: " + strings.Join(policies.Names(), ", ") + "; a file is named with its path: ./" + name
-			if s := cli.Suggest(name, policies.Names()); s != "" {
-				hint = "did you mean " + s + "?"
-			}
-			return policy.Policy{}, cli.Usagef(hint, "--policy: %q is not a built-in policy", name)
-		}
-		var err error
-		if data, err = os.ReadFile(name); err != nil {
-			return policy.Policy{}, cli.Usagef("", "reading the policy: %w", err)
-		}
-	}
-	p, err := policy.Parse(name, data, parseOptions)
-	if err == nil {
+	p, err := named(name)
+	if err == nil && o.flags.Any() {
 		p, err = p.WithFlags(o.flags, parseOptions)
 	}
 	if err == nil {
@@ -140,10 +124,33 @@ func (o options) load() (policy.Policy, error) {
 	if errors.As(err, &pe) {
 		return policy.Policy{}, &cli.Error{Code: cli.Usage, Err: err, Hint: pe.Hint}
 	}
+	var ce *cli.Error
+	if err != nil && !errors.As(err, &ce) {
+		err = cli.Usagef("", "reading what the site hides: %w", err)
+	}
 	if err != nil {
-		return policy.Policy{}, cli.Usagef("", "reading what the site hides: %w", err)
+		return policy.Policy{}, err
 	}
 	return p, nil
+}
+
+// named is a built-in policy, or the one in a file.
+func named(name string) (policy.Policy, error) {
+	if p, ok := policies.Parsed(name); ok {
+		return p, nil
+	}
+	if !strings.ContainsAny(name, "/.") {
+		hint := "built in are: " + strings.Join(policies.Names(), ", ") + "; a file is named with its path: ./" + name
+		if s := cli.Suggest(name, policies.Names()); s != "" {
+			hint = "did you mean " + s + "?"
+		}
+		return policy.Policy{}, cli.Usagef(hint, "--policy: %q is not a built-in policy", name)
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return policy.Policy{}, cli.Usagef("", "reading the policy: %w", err)
+	}
+	return policy.Parse(name, data, parseOptions)
 }
 
 func launcher() *urfave.App {
@@ -179,11 +186,15 @@ func launch(c *urfave.Context) error {
 }
 
 func start(o options, argv []string) error {
+	net := sandbox.PrepareNet()
 	p, err := o.load()
 	if err != nil {
 		return err
 	}
-	ns, err := sandbox.Enter(p.Network.Mode == policy.NetworkNone)
+	if p.Network.Mode != policy.NetworkNone {
+		net = nil
+	}
+	ns, err := sandbox.Enter(net)
 	if err != nil {
 		return notFenced(err, "try --form bare, which needs no namespace")
 	}
@@ -191,15 +202,15 @@ func start(o options, argv []string) error {
 	if err != nil {
 		return err
 	}
-	status, err := rs.Status()
-	if err != nil {
-		return notFenced(err, "")
-	}
 	if err := sandbox.Enforce(rs); err != nil {
 		return notFenced(err, "fence check says what this node can enforce")
 	}
 	if o.statusFD >= 0 {
-		line, err := json.Marshal(status)
+		status, err := rs.Status()
+		var line []byte
+		if err == nil {
+			line, err = json.Marshal(status)
+		}
 		if err == nil {
 			_, err = unix.Write(o.statusFD, append(line, '\n'))
 		}

@@ -16,6 +16,11 @@ type Flags struct {
 	Why               []string
 }
 
+// Any reports whether a flag was given.
+func (f Flags) Any() bool {
+	return len(f.Read)+len(f.Write)+len(f.Hide)+len(f.Env)+len(f.Syscall)+len(f.Limit)+len(f.Accept)+len(f.Net)+len(f.Why) > 0
+}
+
 // WithFlags is p changed by the flags. Every flag that opens something needs
 // a reason; all reasons together stand for each. Errors name the flag.
 func (p Policy) WithFlags(f Flags, opt Options) (Policy, error) {

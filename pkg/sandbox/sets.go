@@ -115,6 +115,9 @@ func (n Node) homes() []string {
 func (n Node) socketPaths() []string {
 	var out []string
 	for _, s := range sockets {
+		if s.dir == "/tmp" && n.Namespaces.Mount == nil && n.Container == "" {
+			continue // covered as a whole
+		}
 		// One listing is cheaper than asking for each name. A folder that
 		// cannot be listed can still hold a name that can be connected to.
 		have := n.ReadDir(s.dir)

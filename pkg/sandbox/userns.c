@@ -26,28 +26,38 @@ static int put(const char *path, const char *text)
 }
 
 /* wanted: the command line starts a command ("fence [flags] -- cmd", so
- * argv[1] is a flag or "--") and does not ask for the bare form. */
-static int wanted(int argc, char **argv)
+ * argv[1] is a flag or "--") and does not ask for the bare form. It is read
+ * from /proc, because only glibc hands it to a constructor; the flags stand
+ * at its beginning, and without "--" in it there is no namespace. */
+static int wanted(void)
 {
-	if (argc < 3 || argv[1][0] != '-')
+	static char line[16384];
+	int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
 		return 0;
-	for (int i = 1; i < argc; i++) {
-		if (!strcmp(argv[i], "--"))
-			return i + 1 < argc;
-		if (!strcmp(argv[i], "--form=bare") || !strcmp(argv[i], "-form=bare"))
+	ssize_t n = read(fd, line, sizeof line - 1);
+	close(fd);
+	const char *prev = "", *end = line + (n > 0 ? n : 0);
+	int i = 0;
+	for (const char *arg = line; arg < end; prev = arg, arg += strlen(arg) + 1, i++) {
+		if (i == 1 && arg[0] != '-')
 			return 0;
-		if (!strcmp(argv[i], "--form") && i + 1 < argc && !strcmp(argv[i + 1], "bare"))
+		if (i && !strcmp(arg, "--"))
+			return 1;
+		if (!strcmp(arg, "--form=bare") || !strcmp(arg, "-form=bare"))
+			return 0;
+		if (!strcmp(arg, "bare") && (!strcmp(prev, "--form") || !strcmp(prev, "-form")))
 			return 0;
 	}
 	return 0;
 }
 
-__attribute__((constructor)) static void enter(int argc, char **argv)
+__attribute__((constructor)) static void enter(void)
 {
 	struct fence_userns *u = &fence_userns;
 	char map[64];
 
-	if (!wanted(argc, argv))
+	if (!wanted())
 		return;
 	u->tried = 1;
 	/* The ids must be read before: afterwards they are the overflow ids. */
