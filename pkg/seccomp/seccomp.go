@@ -29,7 +29,8 @@ import (
 )
 
 //go:generate go run ./gen numbers.go
-//go:generate go test -run Golden\|Embedded . -update
+//go:generate go test -run Embedded . -update
+//go:generate go test -run Golden . -update
 
 // Net says which sockets there may be. The zero value is NetNone.
 type Net int

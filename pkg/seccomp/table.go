@@ -1,6 +1,7 @@
 package seccomp
 
 import (
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -124,6 +125,31 @@ const absent = `` +
 // governedByNet are the calls that Spec.Net decides about; Spec.Allow cannot.
 var governedByNet = []string{"socket", "socketpair", "sendto", "sendmsg", "sendmmsg"}
 
+// Warning says what a call opened by Spec.Allow gives away beyond what its name
+// tells, "" if nothing. It is for those who print a policy.
+func Warning(name string) string {
+	switch name {
+	case "io_uring_setup", "io_uring_enter", "io_uring_register":
+		return "operations handed to io_uring pass no filter: sockets of any family, for one"
+	case "clone", "clone3", "unshare", "setns":
+		return "in a user namespace of its own, a process reaches kernel code that only root reaches otherwise"
+	case "ioctl":
+		return "characters can be typed into the caller's terminal (TIOCSTI), to run outside as commands"
+	case "prlimit64", "setpriority", "ioprio_set", "sched_setscheduler", "sched_setparam", "sched_setattr":
+		return "limits or priorities of all processes of this user can be changed, those outside too"
+	case "kill":
+		return "kill(-1) can reach all processes of this user, those outside too"
+	case "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "pidfd_getfd", "kcmp":
+		return "only Landlock keeps it from processes outside"
+	case "add_key", "request_key", "keyctl":
+		return "the user's kernel keyrings can be read and used: Kerberos, AFS, disk keys"
+	}
+	if slices.Contains(strings.Fields(sysV), name) {
+		return "where the IPC namespace is the host's, shared memory and queues of processes outside can be reached"
+	}
+	return ""
+}
+
 // all is the mask of a test on a whole 32-bit argument.
 const all = ^uint32(0)
 
@@ -171,7 +197,8 @@ func tested(s Spec) map[string]Tree {
 		"personality": only(0, all, eperm, 0, 8, 0x20000, 0x20008, 0xffffffff, 0x40000),
 
 		// Only on the caller: Landlock does not keep these from other processes
-		// of the same user. libc always passes 0 for itself.
+		// of the same user. libc passes 0 for itself; a thread that names another
+		// by its id (pthread_setschedparam) is refused with the rest.
 		"prlimit64":          only(0, all, eperm, 0),
 		"sched_setscheduler": only(0, all, eperm, 0),
 		"sched_setparam":     only(0, all, eperm, 0),
