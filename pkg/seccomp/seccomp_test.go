@@ -104,7 +104,7 @@ func TestGolden_Verdicts(t *testing.T) {
 // verdicts are all that the program says to a number.
 func (m machine) verdicts(tree Tree, nr uint32) string {
 	var all []string
-	for _, args := range samples(tree, [6]uint64{}, nil) {
+	for _, args := range samples(tree, [6]uint64{}) {
 		all = append(all, m.ask(m.arch, nr, args[:]...).String())
 	}
 	slices.Sort(all)
@@ -325,7 +325,7 @@ func TestProgram_HotCallsLoadNoArgument(t *testing.T) {
 		most, name, plain, looks := 0, "", 0, 0
 		for _, r := range rules {
 			longest, loads := 0, false
-			for _, args := range samples(r.Tree, [6]uint64{}, nil) {
+			for _, args := range samples(r.Tree, [6]uint64{}) {
 				steps, looked := m.path(m.arch, uint32(r.Nr), args[:]...)
 				longest, loads = max(longest, steps), loads || looked
 			}
