@@ -53,6 +53,10 @@ func Image(name string) string { return filepath.Join(Dir(), "images", name+".si
 // Root is the root file system that Image was packed from, as a folder. Its files are root's.
 func Root(name string) string { return filepath.Join(Dir(), "roots", name) }
 
+// StaleDir is one side, a or b, of the shared storage whose other side sees changes 30 seconds
+// late (the part stale).
+func StaleDir(side string) string { return filepath.Join(Dir(), "stale", side) }
+
 // Require skips the test unless all parts of the test bed are there, or fails it when
 // TEST_REQUIRED=1 says that this machine is meant to have them.
 func Require(t testing.TB, parts ...string) {
@@ -97,7 +101,7 @@ func missing(part string) error {
 	case "slurm":
 		return exec.Command("scontrol", "ping").Run()
 	case "stale":
-		_, err := os.Stat(filepath.Join(Dir(), "stale", "a", "here"))
+		_, err := os.Stat(filepath.Join(StaleDir("a"), "here"))
 		return err
 	}
 	return nil

@@ -133,6 +133,40 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+func TestStale(t *testing.T) {
+	Require(t, "stale")
+	a, b := StaleDir("a"), StaleDir("b")
+	name := fmt.Sprintf("test-%d", os.Getpid())
+	output(t, Command(t, "sh", "-c", "cd "+a+" && echo one > "+name+" && stat -c %s "+b+"/"+name+" && echo longer > "+name))
+	if got := output(t, Command(t, "stat", "-c", "%s", filepath.Join(b, name))); got != "4\n" {
+		t.Errorf("the other side sees a new size at once: %s", got)
+	}
+	output(t, Command(t, "rm", filepath.Join(a, name)))
+}
+
+func TestSlurm(t *testing.T) {
+	Require(t, "slurm", "images")
+	dir := SharedDir(t)
+	script := "#!/bin/sh\n#SBATCH --array=0-3 --output=" + dir + "/out-%a\napptainer -q exec -C " + Image("busybox") + " id -u\n"
+	cmd := Command(t, "sbatch", "--wait")
+	cmd.Stdin = strings.NewReader(script)
+	output(t, cmd)
+	uid, _, _ := User(t)
+	for i := range 4 {
+		got, err := os.ReadFile(fmt.Sprintf("%s/out-%d", dir, i))
+		if err != nil || string(got) != fmt.Sprintln(uid) {
+			t.Errorf("job %d of the array: %q %v", i, got, err)
+		}
+	}
+	// A step that outgrows its own memory ends alone.
+	cmd = Command(t, "sbatch", "--wait", "--mem=500", "-n2", "--output="+dir+"/memory")
+	cmd.Stdin = strings.NewReader("#!/bin/sh\nsrun -n1 --exact --overlap --mem=50 sh -c 'head -c 200m /dev/zero | tail | sleep 60'\necho step $?, job alive\n")
+	output(t, cmd)
+	if got, err := os.ReadFile(dir + "/memory"); err != nil || !strings.Contains(string(got), "step 137, job alive") {
+		t.Errorf("a step over its memory: %s %v", got, err)
+	}
+}
+
 func TestTempDir(t *testing.T) {
 	Require(t, "users")
 	var dir string

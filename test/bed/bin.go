@@ -48,6 +48,9 @@ func build(name string) (string, error) {
 			return "", err
 		}
 	}
+	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask
+		return "", err
+	}
 	lock, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o644)
 	if err != nil {
 		return "", err
