@@ -19,7 +19,7 @@ type Options struct {
 }
 
 // maxSize is far more than a person writes.
-const maxSize = 1 << 20
+const maxSize = 64 << 10
 
 // Parse reads the policy in data. name is the file's path or the built-in's
 // name; errors begin with it. An error comes with the zero Policy, which
@@ -326,7 +326,7 @@ func (d *doc) why(m map[string]any, at string, required bool) string {
 // decode turns TOML into tables, before anything is said of their meaning.
 func decode(file string, data []byte) (*doc, error) {
 	if len(data) > maxSize {
-		return nil, &Error{file, 1, "the file is larger than 1 MiB", ""}
+		return nil, &Error{file, 1, "the file is larger than 64 KiB", ""}
 	}
 	if strings.HasPrefix(string(data[:min(3, len(data))]), "\ufeff") {
 		return nil, &Error{file, 1, "the file begins with a byte order mark", "save it as plain UTF-8"}

@@ -67,7 +67,7 @@ func TestParse_RefusesWithOneLine(t *testing.T) {
 		{"version = 1\n\n[filesystem\n", "p.toml:3: expected ']' to close table name", ""},
 		{"version = 1\nx\x00 = 1\n", "p.toml:2: expected '=' after key", ""},
 		{"version = 1\n# \xff\n", "p.toml:2: invalid UTF-8 character in comment", ""},
-		{"version = 1\n" + strings.Repeat("#\n", 1<<19), "p.toml:1: the file is larger than 1 MiB", ""},
+		{"version = 1\n" + strings.Repeat("#\n", 1<<15), "p.toml:1: the file is larger than 64 KiB", ""},
 		// Keys.
 		{v1 + "[filesytem]\nread = []\n", "p.toml:2: key \"filesytem\" is not known (version, extends, filesystem, network, environment, capabilities, limits, open, accept)", "did you mean filesystem?"},
 		{v1 + "[filesystem]\nread = []\nwrit = []\n", "p.toml:4: key \"writ\" is not known (read, write, hide, why)", "did you mean write?"},
