@@ -36,6 +36,8 @@ func reorder(c *cli.Command, args []string) []string {
 		switch a := args[i]; {
 		case a == "--":
 			return append(append(flags, args[i]), append(rest, args[i+1:]...)...)
+		case a == "--help" || a == "-h":
+			return []string{a} // the parser takes an argument beside it for a topic
 		case len(a) > 1 && a[0] == '-':
 			flags = append(flags, a)
 			if !takesNext(c.Flags, a) {

@@ -87,15 +87,26 @@ func prepare(app *cli.App) {
 	app.HideHelpCommand = true
 	app.ExitErrHandler = func(*cli.Context, error) {}
 	app.OnUsageError = usageError
+	plainBools(app.Flags)
 	var each func([]*cli.Command)
 	each = func(cs []*cli.Command) {
 		for _, c := range cs {
 			c.OnUsageError = usageError
 			c.HideHelpCommand = true
+			plainBools(c.Flags)
 			each(c.Subcommands)
 		}
 	}
 	each(app.Commands)
+}
+
+// plainBools keeps "(default: false)" out of the help.
+func plainBools(flags []cli.Flag) {
+	for _, f := range flags {
+		if b, ok := f.(*cli.BoolFlag); ok {
+			b.DisableDefaultText = true
+		}
+	}
 }
 
 // Suggest returns the word of known that is nearest to got, or "" when none
