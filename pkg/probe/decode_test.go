@@ -28,10 +28,12 @@ func aReport(label string, checks ...Finding) Report {
 		Summary: map[Outcome]int{},
 	}
 	if label == "host" {
+		r.Run.Time = "2026-11-29T15:59:30Z"
 		r.Subject.Runtime = ""
 		r.Controls.Namespaces["user"] = 4026531837
 	}
 	if label == "after" {
+		r.Run.Time = "2026-11-29T16:00:09Z"
 		r.Controls.Seccomp = SeccompState{Mode: 2, Filters: 1}
 		r.Controls.Landlock.Layers = 1
 	}

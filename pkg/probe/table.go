@@ -3,6 +3,7 @@ package probe
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -80,55 +81,66 @@ func (p *page) para(lead, text string) {
 
 // grid writes rows of cells below each other.
 func (p *page) grid(indent string, limits []int, rows [][]string) {
-	widths := p.fit(indent, limits, rows)
+	t := p.fit(indent, limits, rows)
 	for _, row := range rows {
-		p.row(indent, widths, row)
+		t.row(row)
 	}
+}
+
+// layout is where the columns of a grid stand.
+type layout struct {
+	p      *page
+	indent string
+	widths []int
+	gap    int
 }
 
 // fit gives each column the width it needs, but no more than its limit; a
-// limit of 0 is what the others leave of the page.
-func (p *page) fit(indent string, limits []int, rows [][]string) []int {
-	widths := make([]int, len(limits))
+// limit of 0 is what the others leave of the page. Columns stand two apart
+// where there is room.
+func (p *page) fit(indent string, limits []int, rows [][]string) layout {
+	t := layout{p, indent, make([]int, len(limits)), 2}
 	for _, row := range rows {
 		for i, c := range row {
-			widths[i] = max(widths[i], width(printable(c)))
+			t.widths[i] = max(t.widths[i], width(printable(c)))
 		}
 	}
-	left := p.columns - width(indent)
+	need, rest := width(indent), -1
 	for i, l := range limits {
 		if l > 0 {
-			widths[i] = min(widths[i], l)
-			left -= widths[i]
+			t.widths[i] = min(t.widths[i], l)
+		} else {
+			rest = i
 		}
+		need += t.widths[i]
 	}
-	left -= len(limits) - 1
-	for i, l := range limits {
-		if l == 0 {
-			widths[i] = max(min(widths[i], left), 20)
-		}
+	if need+2*(len(limits)-1) > p.columns && rest < 0 {
+		t.gap = 1
 	}
-	return widths
+	if over := need + t.gap*(len(limits)-1) - p.columns; over > 0 && rest >= 0 {
+		t.widths[rest] = max(t.widths[rest]-over, 20)
+	}
+	return t
 }
 
 // row writes one row; a cell that does not fit is wrapped in its column.
-func (p *page) row(indent string, widths []int, row []string) {
+func (t layout) row(row []string) {
 	cells := make([][]string, len(row))
 	height := 0
 	for i, c := range row {
-		cells[i] = wrap(printable(c), widths[i])
+		cells[i] = wrap(printable(c), t.widths[i])
 		height = max(height, len(cells[i]))
 	}
 	for y := range height {
-		out := indent
+		out := t.indent
 		for i, lines := range cells {
 			text := ""
 			if y < len(lines) {
 				text = lines[y]
 			}
-			out += text + strings.Repeat(" ", widths[i]-width(text)+1)
+			out += text + strings.Repeat(" ", t.widths[i]-width(text)+t.gap)
 		}
-		p.line("%s", out)
+		t.p.line("%s", out)
 	}
 }
 
@@ -147,6 +159,7 @@ func bundle(keys []Key, most int) []string {
 	}
 	for i, id := range ids {
 		t := targets[id]
+		slices.SortFunc(t, byNumber)
 		switch {
 		case len(t) == 0:
 		case len(t) > most+1:

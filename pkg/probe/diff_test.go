@@ -1,0 +1,322 @@
+package probe
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// samples are three reports of one node as they are on a cluster: the bare
+// node, a container, and a fenced command in it.
+func samples() (host, before, after Report) {
+	const canary = "canary:10.0.0.5"
+	mounts := func(o ...string) Finding { return saw("fs.mounts"+o[0], Info, "", "", o[1]) }
+	host = aReport("host",
+		mounts("[/proj]", "lustre rw dev 0:51 root /"), saw("fs.shared.list[/proj]", Reachable), saw("fs.shared.list[/home/ada]", Reachable), saw("fs.shared.write[/proj]", Reachable),
+		saw("net.tcp.canary["+canary+"]", Reachable), saw("net.udp.socket", Reachable), saw("fs.task.write[/tmp]", Reachable))
+	before = aReport("before",
+		mounts("[/proj]", "lustre rw dev 0:51 root /"), saw("fs.shared.list[/proj]", Reachable), saw("fs.shared.list[/home/ada]", Absent, "", "ENOENT"), saw("fs.shared.write[/proj]", Reachable),
+		saw("net.tcp.canary["+canary+"]", Reachable), saw("net.udp.socket", Reachable), saw("fs.task.write[/tmp]", Reachable), saw("fs.task.write[cwd]", Denied, "readonly_mount", "EROFS"),
+		saw("net.mptcp["+canary+"]", Reachable), saw("net.netlink[0]", Reachable), saw("net.netlink[4]", Reachable), saw("net.netlink[6]", Reachable), saw("net.netlink[9]", Reachable),
+		saw("net.netlink[12]", Reachable), saw("net.netlink[15]", Reachable), saw("net.netlink[16]", Reachable),
+		saw("sys.mount", Denied, "nnp_caps", "EPERM"), saw("work.pty", Reachable), saw("cred.env[HF_TOKEN]", Reachable), saw("net.rdma[/dev/infiniband/uverbs0]", Reachable),
+		saw("net.metadata[169.254.169.254]", Unreachable, "", "EHOSTUNREACH"), saw("ctl.user", Info, "", "", "uid 1003 umask 0002"), saw("net.proxy.allow", Skipped, "", "", "no proxy was given"))
+	after = aReport("after",
+		mounts("", "none of 31 mounts is of a network filesystem"), saw("fs.shared.list[/home/ada]", Absent, "", "ENOENT"), saw("fs.shared.write", Absent, "", "", "no network mount"),
+		saw("net.tcp.canary["+canary+"]", Denied, "seccomp_errno", "EPERM"), saw("net.udp.socket", Denied, "seccomp_errno", "EPERM"), saw("fs.task.write[/tmp]", Reachable), saw("fs.task.write[cwd]", Denied, "readonly_mount", "EROFS"),
+		saw("net.mptcp["+canary+"]", Denied, "seccomp_errno", "EPERM"), saw("net.netlink[0]", Reachable), saw("net.netlink[4]", Denied, "seccomp_errno", "EPERM"), saw("net.netlink[6]", Denied, "seccomp_errno", "EPERM"),
+		saw("net.netlink[9]", Denied, "seccomp_errno", "EPERM"), saw("net.netlink[12]", Denied, "seccomp_errno", "EPERM"), saw("net.netlink[15]", Denied, "seccomp_errno", "EPERM"), saw("net.netlink[16]", Denied, "seccomp_errno", "EPERM"),
+		saw("sys.mount", Denied, "seccomp_errno", "EPERM"), saw("work.pty", Denied, "seccomp_errno", "EPERM"), saw("cred.env", Absent), saw("net.rdma[/dev/infiniband/uverbs0]", Reachable),
+		saw("net.metadata[169.254.169.254]", Unreachable, "", "EHOSTUNREACH"), saw("ctl.user", Info, "", "", "uid 1003 umask 0022"), saw("net.proxy.allow", Skipped, "", "", "no proxy was given"))
+	return
+}
+
+func TestDiff_Kinds(t *testing.T) {
+	for _, tc := range []struct {
+		before, after []Finding
+		want          Kind
+		answerless    bool // the change raises no doubt by itself
+	}{
+		{[]Finding{saw("x", Reachable)}, []Finding{saw("x", Denied)}, Closed, true},
+		{[]Finding{saw("x", Reachable)}, []Finding{saw("x", Absent)}, Closed, true},
+		{[]Finding{saw("x", Denied)}, []Finding{saw("x", Reachable)}, Opened, false},
+		{[]Finding{saw("x", Reachable)}, []Finding{saw("x", Reachable)}, StillOpen, true},
+		{[]Finding{saw("x", Denied)}, []Finding{saw("x", Denied)}, StillClosed, true},
+		{[]Finding{saw("x", Denied, "dac")}, []Finding{saw("x", Denied, "seccomp_errno")}, MechanismChanged, true},
+		{[]Finding{saw("x", Absent)}, []Finding{saw("x", Denied)}, MechanismChanged, true},
+		{[]Finding{saw("x", Reachable)}, []Finding{saw("x", Unreachable)}, Closed, true},
+		{[]Finding{saw("x", Unreachable)}, []Finding{saw("x", Unreachable)}, Inconclusive, true},
+		{[]Finding{saw("x", Unreachable)}, []Finding{saw("x", Unreachable), saw("net.ifaces", Absent, "no_interface")}, Inconclusive, true},
+		{[]Finding{saw("x", Unreachable)}, []Finding{saw("x", Denied)}, Inconclusive, true},
+		{[]Finding{saw("x", Unreachable)}, []Finding{saw("x", Reachable)}, Inconclusive, false},
+		{[]Finding{saw("x", Denied)}, []Finding{saw("x", Timeout)}, Inconclusive, false},
+		{[]Finding{saw("x", Reachable)}, []Finding{saw("x", Timeout)}, Inconclusive, true},
+		{[]Finding{saw("x", Error)}, []Finding{saw("x", Denied)}, Inconclusive, true},
+		{[]Finding{saw("x", Skipped)}, []Finding{saw("x", Skipped)}, Inconclusive, true},
+		{[]Finding{saw("x", Info)}, []Finding{saw("x", Denied)}, Inconclusive, true},
+		{[]Finding{saw("x", Reachable)}, []Finding{saw("y", Denied)}, OnlyBefore, true},
+		{[]Finding{saw("y", Reachable)}, []Finding{saw("x", Reachable)}, OnlyAfter, false},
+		{[]Finding{saw("y", Reachable)}, []Finding{saw("x", Denied)}, OnlyAfter, true},
+		{[]Finding{saw("x[a]", Reachable)}, []Finding{saw("x[b]", Denied), saw("x[a]", Denied)}, Closed, true},
+	} {
+		c := Diff(nil, aReport("before", tc.before...), aReport("after", tc.after...))
+		i := slices.IndexFunc(c.Changes, func(ch Change) bool { return ch.ID == "x" && ch.Target != "b" })
+		if i < 0 {
+			t.Fatalf("%v -> %v: no change", tc.before, tc.after)
+		}
+		ch := c.Changes[i]
+		if ch.Kind != tc.want || (ch.opening() == Yes) != tc.answerless {
+			t.Errorf("%v -> %v: %s, opening %s; want %s", tc.before[0], tc.after[0], ch.Kind, ch.opening(), tc.want)
+		}
+		if ch.Kind == Inconclusive && ch.Note == "" {
+			t.Errorf("%v -> %v: it does not say why", tc.before[0], tc.after[0])
+		}
+		n := 0
+		for _, k := range Kinds {
+			n += c.Counts[k]
+		}
+		if n != len(c.Changes) {
+			t.Errorf("%d changes, %d counted", len(c.Changes), n)
+		}
+	}
+}
+
+// A door of low weight, or a function, that is open only after raises no
+// doubt: a fence gives a task its own /tmp.
+func TestDiff_OpenedWeighs(t *testing.T) {
+	low := saw("x", Reachable)
+	low.Severity = "low"
+	if c := Diff(nil, aReport("before", saw("y", Denied)), aReport("after", low)); c.Changes[len(c.Changes)-1].opening() != Yes {
+		t.Error("low")
+	}
+	c := Diff(nil, aReport("before", saw("work.pty", Denied)), aReport("after", saw("work.pty", Reachable)))
+	if c.Changes[0].Kind != Opened || c.Changes[0].opening() != Yes {
+		t.Errorf("%+v", c.Changes[0])
+	}
+}
+
+func TestDiff_Answer(t *testing.T) {
+	row := func(c Comparison, name string) Row {
+		for _, r := range c.Rows {
+			if strings.HasPrefix(r.Name, name) {
+				return r
+			}
+		}
+		t.Fatalf("no row %q", name)
+		return Row{}
+	}
+	set := func(r *Report, key string, o Outcome, more ...string) {
+		f := saw(key, o, more...)
+		for i := range r.Checks {
+			if r.Checks[i].Key() == f.Key() {
+				r.Checks[i] = f
+				return
+			}
+		}
+		r.Checks = append(r.Checks, f)
+	}
+	drop := func(r *Report, id string) {
+		r.Checks = slices.DeleteFunc(r.Checks, func(f Finding) bool { return f.ID == id })
+	}
+	const canary = "net.tcp.canary[canary:10.0.0.5]"
+	for _, tc := range []struct {
+		name   string
+		change func(h, b, a *Report)
+		noHost bool
+		want   Answer
+		row    string
+		words  string // host, before, after
+		says   string
+	}{
+		{name: "as it should be", change: func(h, b, a *Report) {}, want: Yes, row: "Shared", words: "visible visible not mounted"},
+		{name: "without a host report", change: func(h, b, a *Report) {}, noHost: true, want: Yes, row: "TCP", words: " open denied"},
+		{name: "the site's mount is still there", change: func(h, b, a *Report) { set(a, "fs.shared.list[/proj]", Reachable) }, want: No, row: "Shared", words: "visible visible visible"},
+		{name: "hidden by Landlock alone", change: func(h, b, a *Report) {
+			set(a, "fs.shared.list[/proj]", Denied, "landlock_fs", "EACCES")
+			set(a, "fs.shared.write[/proj]", Denied, "landlock_fs", "EACCES")
+			set(b, "fs.shared.stat[/proj]", Reachable)
+			set(a, "fs.shared.stat[/proj]", Reachable)
+		}, row: "Shared", words: "visible visible denied", says: "names and sizes", want: Yes},
+		{name: "masked", change: func(h, b, a *Report) {
+			set(a, "fs.shared.list[/proj]", Absent, "masked")
+			set(a, "fs.shared.write[/proj]", Absent, "masked")
+		}, want: Yes, row: "Shared", words: "visible visible masked"},
+		{name: "one of two shared paths was not tried, outside a container", change: func(h, b, a *Report) { a.Subject.Runtime = "" }, want: CannotTell, row: "Shared", words: "visible visible could not tell", says: "/proj]: not tried"},
+		{name: "the mounts could not be listed", change: func(h, b, a *Report) { set(a, "fs.mounts", Error) }, want: CannotTell, row: "Shared", words: "visible visible could not tell"},
+		{name: "a shared path hung", change: func(h, b, a *Report) { set(a, "fs.shared.list[/proj]", Timeout) }, want: CannotTell, row: "Shared", words: "visible visible could not tell", says: "deadline"},
+		{name: "nothing was mounted before either", noHost: true, change: func(h, b, a *Report) {
+			for _, r := range []*Report{b, a} {
+				drop(r, "fs.shared.list")
+				drop(r, "fs.shared.write")
+				drop(r, "fs.mounts")
+				set(r, "fs.mounts", Info)
+				set(r, "fs.shared.list", Absent)
+				set(r, "fs.shared.write", Absent)
+			}
+		}, want: Yes, row: "Shared", words: " not mounted not mounted", says: "list of mounts"},
+		{name: "a path that no report ever saw", noHost: true, change: func(h, b, a *Report) {
+			for _, r := range []*Report{b, a} {
+				r.Subject.Runtime = ""
+				drop(r, "fs.shared.list")
+				drop(r, "fs.shared.write")
+				set(r, "fs.shared.list[/porj]", Absent)
+			}
+		}, want: CannotTell, row: "Shared", words: " not mounted not mounted", says: "HOST"},
+		{name: "no canary", change: func(h, b, a *Report) {
+			for _, r := range []*Report{h, b, a} {
+				drop(r, "net.tcp.canary")
+				drop(r, "net.mptcp")
+				set(r, "net.tcp.canary", Skipped)
+			}
+		}, want: CannotTell, row: "TCP", words: "could not tell could not tell could not tell", says: "no canary was given; start `probe listen`"},
+		{name: "MPTCP is left open", change: func(h, b, a *Report) { set(a, "net.mptcp[canary:10.0.0.5]", Reachable) }, want: No, row: "TCP", words: "open open open"},
+		{name: "a namespace without interfaces", change: func(h, b, a *Report) { set(a, canary, Unreachable) }, want: Yes, row: "TCP", words: "open open denied"},
+		{name: "the canary was dead", change: func(h, b, a *Report) {
+			drop(h, "net.tcp.canary")
+			set(b, canary, Unreachable)
+			drop(b, "net.mptcp")
+			drop(a, "net.mptcp")
+		}, want: CannotTell, row: "TCP", words: "could not tell could not tell denied", says: "not open before either"},
+		{name: "UDP is open", change: func(h, b, a *Report) { set(a, "net.udp.socket", Reachable) }, want: No, row: "UDP", words: "allowed allowed allowed"},
+		{name: "no filter", change: func(h, b, a *Report) { a.Controls.Seccomp = SeccompState{} }, want: No, row: "System", words: "none none none"},
+		{name: "the runtime's filter only", change: func(h, b, a *Report) { b.Controls.Seccomp = a.Controls.Seccomp }, want: No, row: "System", words: "none active active", says: "the fence added none"},
+		{name: "an old kernel does not count filters", change: func(h, b, a *Report) { a.Controls.Seccomp.Filters = 0 }, want: Yes, row: "System", words: "none none active"},
+		{name: "the fence broke /tmp", change: func(h, b, a *Report) { set(a, "fs.task.write[/tmp]", Denied, "landlock_fs", "EACCES") }, want: No, row: "Writing", words: "works works denied", says: "fs.task.write[/tmp] worked before"},
+		{name: "nothing could be written before either", change: func(h, b, a *Report) {
+			drop(h, "fs.task.write")
+			set(b, "fs.task.write[/tmp]", Denied)
+			set(a, "fs.task.write[/tmp]", Denied)
+		}, want: CannotTell, row: "Writing", words: "could not tell denied denied", says: "did not work before either"},
+		{name: "something else opened", change: func(h, b, a *Report) { set(b, "sys.bpf", Denied); set(a, "sys.bpf", Reachable) }, want: No, row: "UDP", words: "allowed allowed denied"},
+		{name: "no boot id", change: func(h, b, a *Report) { h.Subject.BootID, b.Subject.BootID, a.Subject.BootID = "", "", "" }, want: CannotTell, row: "UDP", words: "allowed allowed denied"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h, b, a := samples()
+			tc.change(&h, &b, &a)
+			host := &h
+			if tc.noHost {
+				host = nil
+			}
+			c := Diff(host, b, a)
+			r := row(c, tc.row)
+			words := r.Before.Word + " " + r.After.Word
+			if r.Host != nil {
+				words = r.Host.Word + " " + words
+			}
+			if words != strings.TrimSpace(tc.words) {
+				t.Errorf("%s: %q, want %q", r.Name, words, tc.words)
+			}
+			if said := r.Note + r.Before.Why + r.After.Why; !strings.Contains(said, tc.says) {
+				t.Errorf("it says %q, want %q", said, tc.says)
+			}
+			if c.Answer != tc.want {
+				t.Errorf("answer %q because %q, want %q", c.Answer, c.Reasons, tc.want)
+			}
+			if (c.Answer == Yes) != (len(c.Reasons) == 0) {
+				t.Errorf("answer %q, reasons %q", c.Answer, c.Reasons)
+			}
+		})
+	}
+}
+
+func TestDiff_OtherPlace(t *testing.T) {
+	for name, change := range map[string]func(*Report){
+		"boots": func(r *Report) { r.Subject.BootID, r.Subject.Hostname = "other", "node18" },
+		"types": func(r *Report) { r.Subject.Arch = "aarch64" },
+		"users": func(r *Report) { r.Subject.UID = 0 },
+	} {
+		h, b, a := samples()
+		change(&b)
+		c := Diff(&h, b, a)
+		if c.Answer != CannotTell || len(c.Differ) != 1 || !strings.Contains(c.Differ[0], name) || len(c.Rows)+len(c.Changes) > 0 {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+	// In a user namespace of its own a container may call the caller root.
+	h, b, a := samples()
+	b.Subject.UID, a.Subject.UID = 0, 0
+	if c := Diff(&h, b, a); len(c.Differ) != 0 {
+		t.Error(c.Differ)
+	}
+	h.Controls.Namespaces["user"] = a.Controls.Namespaces["user"]
+	if c := Diff(&h, b, a); len(c.Differ) != 1 {
+		t.Error(c.Differ)
+	}
+}
+
+func TestDiff_Notes(t *testing.T) {
+	_, b, a := samples()
+	for want, c := range map[string]Comparison{
+		"wrong order": Diff(nil, a, b),
+		"same run":    Diff(nil, a, a),
+	} {
+		if !strings.Contains(strings.Join(c.Notes, "\n"), want) {
+			t.Errorf("%q: %q", want, c.Notes)
+		}
+		if c.Answer == Yes {
+			t.Errorf("%q: yes", want)
+		}
+	}
+	if c := Diff(&a, b, a); !strings.Contains(strings.Join(c.Notes, "\n"), "bare node") {
+		t.Error(c.Notes)
+	}
+}
+
+func TestDiff_Golden(t *testing.T) {
+	h, b, a := samples()
+	b.Checks = append(b.Checks, saw("ipc.unix[/tmp/\x1b[2Jx|`y`]", Reachable)) // what a container may put in our way
+	a.Checks = append(a.Checks, saw("ipc.unix[/tmp/\x1b[2Jx|`y`]", Reachable), saw("sys.bpf", Reachable))
+	b.Checks = append(b.Checks, saw("sys.bpf", Denied))
+	for name, print := range map[string]func(*bytes.Buffer) error{
+		"diff-host.txt": func(w *bytes.Buffer) error { return Diff(&h, b, a).Table(w, 80) },
+		"diff.txt":      func(w *bytes.Buffer) error { return Diff(nil, b, a).Table(w, 80) },
+		"diff-60.txt":   func(w *bytes.Buffer) error { return Diff(nil, b, a).Table(w, 60) },
+		"diff.md":       func(w *bytes.Buffer) error { return Diff(&h, b, a).Markdown(w) },
+		"diff.json":     func(w *bytes.Buffer) error { return Diff(&h, b, a).Write(w) },
+		"report.txt":    func(w *bytes.Buffer) error { return b.Table(w, 80) },
+		"brief.txt":     func(w *bytes.Buffer) error { return h.Brief(w, 80) },
+	} {
+		var got bytes.Buffer
+		if err := print(&got); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name, got.Bytes())
+		if strings.HasSuffix(name, ".txt") {
+			fits(t, name, got.String(), 80)
+		}
+		if bytes.ContainsRune(got.Bytes(), 0x1b) {
+			t.Errorf("%s holds a control character of the report's", name)
+		}
+	}
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s differs from its golden file (%v); -update writes it. Got:\n%s", name, err, got)
+	}
+}
+
+func fits(t *testing.T, name, text string, columns int) {
+	t.Helper()
+	for _, l := range strings.Split(text, "\n") {
+		if utf8.RuneCountInString(l) > columns {
+			t.Errorf("%s: %d columns: %s", name, utf8.RuneCountInString(l), l)
+		}
+	}
+}

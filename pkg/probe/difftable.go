@@ -1,0 +1,261 @@
+package probe
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// mark is how an answer stands at the edge of a table.
+func (a Answer) mark() string {
+	switch a {
+	case Yes:
+		return "ok"
+	case No:
+		return "NO"
+	}
+	return "??"
+}
+
+// Table prints the comparison for a person, columns wide.
+func (c Comparison) Table(w io.Writer, columns int) error {
+	p := &page{w: w, columns: columns}
+	p.subject(c)
+	if len(c.Differ) > 0 {
+		p.line("")
+		p.line("These reports cannot be compared:")
+		for _, d := range c.Differ {
+			p.para("  - ", d)
+		}
+		return p.err
+	}
+	p.rows(c)
+	for _, s := range c.sections() {
+		p.section(s)
+	}
+	p.line("")
+	p.para("", c.tally())
+	for _, n := range c.Notes {
+		p.para("note: ", n)
+	}
+	p.para("answer: ", c.verdict())
+	return p.err
+}
+
+// verdict says the answer in a sentence.
+func (c Comparison) verdict() string {
+	switch c.Answer {
+	case Yes:
+		return "yes - the five rows are as a fence must leave them, and nothing opened"
+	case No:
+		return "no - " + strings.Join(c.Reasons, "; ")
+	}
+	return "could not tell - " + strings.Join(c.Reasons, "; ")
+}
+
+func (p *page) subject(c Comparison) {
+	o := c.After
+	p.para("", fmt.Sprintf("%s, Linux %s, %s, uid %d", o.Hostname, o.Kernel, o.Arch, o.UID))
+	var rows [][]string
+	for _, r := range c.origins() {
+		rows = append(rows, []string{r.role, r.o.where(), r.o.controls(), r.o.made()})
+	}
+	p.grid("  ", []int{6, 0, 30, 20}, rows)
+}
+
+func (o Origin) where() string {
+	if o.Runtime == "" {
+		return "bare node"
+	}
+	return o.Runtime
+}
+
+// made is when the report was made, to the second.
+func (o Origin) made() string {
+	t, err := time.Parse(time.RFC3339Nano, o.Time)
+	if err != nil {
+		return o.Time
+	}
+	return t.UTC().Format("2006-01-02 15:04:05Z")
+}
+
+func (o Origin) controls() string {
+	seccomp, landlock := "no seccomp", "no landlock"
+	if o.Seccomp > 0 {
+		seccomp = "seccomp"
+	}
+	if o.Landlock > 0 {
+		landlock = "landlock"
+	} else if o.Landlock < 0 {
+		landlock = "landlock unknown"
+	}
+	return seccomp + ", " + landlock
+}
+
+// rows prints the guide's five. The name's column gives way first, so that
+// the words stay whole.
+func (p *page) rows(c Comparison) {
+	var names []string
+	for _, r := range c.origins() {
+		names = append(names, r.role)
+	}
+	grid := [][]string{append([]string{"", ""}, names...)}
+	for _, r := range c.Rows {
+		line := []string{r.Answer.mark(), r.Name}
+		for _, cell := range r.cells() {
+			line = append(line, cell.Word)
+		}
+		grid = append(grid, line)
+	}
+	limits := []int{2, 41}
+	for range names {
+		limits = append(limits, 14)
+	}
+	if len(names) == 3 {
+		limits = []int{2, 41, 11, 11, 11}
+	}
+	p.line("")
+	t := p.fit("", limits, grid)
+	t.row(grid[0])
+	for i, r := range c.Rows {
+		t.row(grid[i+1])
+		if keys := r.restsOn(); len(keys) > 0 {
+			p.para("    ", strings.Join(bundle(keys, 2), ", "))
+		}
+		for i, cell := range r.cells() {
+			if cell.Why != "" {
+				p.para("    "+names[i]+": ", cell.text())
+			}
+		}
+		if r.Note != "" {
+			p.para("    ", r.Note)
+		}
+	}
+}
+
+func (r Row) cells() []Cell {
+	if r.Host != nil {
+		return []Cell{*r.Host, r.Before, r.After}
+	}
+	return []Cell{r.Before, r.After}
+}
+
+// restsOn lists the attempts of all cells of a row.
+func (r Row) restsOn() []Key {
+	var keys []Key
+	for _, c := range r.cells() {
+		for _, k := range c.RestsOn {
+			if !slices.Contains(keys, k) {
+				keys = append(keys, k)
+			}
+		}
+	}
+	return keys
+}
+
+// section is a heading and the changes below it.
+type section struct {
+	title   string
+	changes []Change
+	line    func(Change) string // what is said of each
+}
+
+// sections sorts every change into what a reader asks, in the order of how
+// much it asks of the reader. What stayed shut is only counted.
+func (c Comparison) sections() []section {
+	pick := func(ok func(Change) bool) (out []Change) {
+		for _, ch := range c.Changes {
+			if ok(ch) {
+				out = append(out, ch)
+			}
+		}
+		return out
+	}
+	var told5 []Key
+	for _, r := range c.Rows {
+		told5 = append(told5, r.restsOn()...)
+	}
+	after := func(ch Change) string {
+		if ch.Note != "" {
+			return told(ch.After) + "; " + ch.Note
+		}
+		return told(ch.After)
+	}
+	both := func(ch Change) string { return told(ch.Before) + " -> " + told(ch.After) }
+	return []section{
+		{"Opened: shut before, open behind the fence", pick(func(ch Change) bool { return ch.opening() == No }), both},
+		{"May have opened", pick(func(ch Change) bool { return ch.opening() == CannotTell }), Change.story},
+		{"Stopped working", pick(func(ch Change) bool { return ch.Function && ch.Kind == Closed }), after},
+		{"Closed, besides these", pick(func(ch Change) bool { return !ch.Function && ch.Kind == Closed && !slices.Contains(told5, ch.Key) }), after},
+		{"Shut before too, now by something else", pick(func(ch Change) bool { return ch.Kind == MechanismChanged }), both},
+		{"Could not tell", pick(func(ch Change) bool {
+			return ch.Kind == Inconclusive && ch.opening() == Yes && ch.After.Outcome != Denied && ch.After.Outcome != Absent && !ch.idle()
+		}), func(ch Change) string { return ch.Note }},
+		{"No longer there", pick(func(ch Change) bool {
+			return ch.Kind == OnlyBefore && stateOf(ch.Before) == open && ch.Note != "" && !slices.Contains(told5, ch.Key)
+		}), func(ch Change) string { return "" }},
+		{"Open before, not tried behind the fence", pick(func(ch Change) bool {
+			return ch.Kind == OnlyBefore && stateOf(ch.Before) == open && ch.Note == ""
+		}), func(ch Change) string { return "" }},
+		{"Still open", pick(func(ch Change) bool { return !ch.Function && ch.Open && ch.Kind != Opened }),
+			func(ch Change) string { return ch.Severity }},
+	}
+}
+
+// idle says that neither report was asked to try it.
+func (ch Change) idle() bool {
+	return ch.Before != nil && ch.After != nil && ch.Before.Outcome == Skipped && ch.After.Outcome == Skipped
+}
+
+// said is what ended alike: the attempts of one check, and how.
+type said struct{ name, said string }
+
+// lines puts what ended alike on one line, with at most most targets.
+func (s section) lines(most int) []said {
+	type same struct{ id, said string }
+	var order []same
+	keys := map[same][]Key{}
+	for _, ch := range s.changes {
+		l := same{ch.ID, s.line(ch)}
+		if _, ok := keys[l]; !ok {
+			order = append(order, l)
+		}
+		keys[l] = append(keys[l], ch.Key)
+	}
+	var lines []said
+	for _, l := range order {
+		lines = append(lines, said{bundle(keys[l], most)[0], l.said})
+	}
+	return lines
+}
+
+// section prints one section.
+func (p *page) section(s section) {
+	if len(s.changes) == 0 {
+		return
+	}
+	var grid [][]string
+	for _, l := range s.lines(4) {
+		grid = append(grid, []string{l.name, l.said})
+	}
+	p.line("")
+	p.line("%s (%d)", s.title, len(s.changes))
+	p.grid("  ", []int{44, 0}, grid)
+}
+
+// tally counts what the sections do not list.
+func (c Comparison) tally() string {
+	var words []string
+	for _, k := range Kinds {
+		if n := c.Counts[k]; n > 0 {
+			words = append(words, fmt.Sprintf("%d %s", n, strings.ReplaceAll(string(k), "_", " ")))
+		}
+	}
+	attempts := "attempts"
+	if len(c.Changes) == 1 {
+		attempts = "attempt"
+	}
+	return fmt.Sprintf("%d %s: %s", len(c.Changes), attempts, strings.Join(words, ", "))
+}

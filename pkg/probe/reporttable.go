@@ -1,0 +1,132 @@
+package probe
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"fence/pkg/internal/atomicfile"
+)
+
+// Table prints one report for a person: what this process reaches, by
+// weight, then what it could not tell.
+func (r Report) Table(w io.Writer, columns int) error {
+	p := &page{w: w, columns: columns}
+	o := originOf(r)
+	p.para("", fmt.Sprintf("%s, Linux %s, %s, uid %d, %s; %s", o.Hostname, o.Kernel, o.Arch, o.UID, o.where(), o.controls()))
+	for _, s := range severities {
+		p.findings(fmt.Sprintf("Reachable, %s", s), r.pick(func(f Finding) bool {
+			return f.Outcome == Reachable && f.Severity == s && !isFunction(f.ID)
+		}), func(f Finding) string { return f.Evidence })
+	}
+	p.findings("Does not work", r.pick(func(f Finding) bool {
+		return isFunction(f.ID) && (f.Outcome == Denied || f.Outcome == Absent)
+	}), told1)
+	p.findings("Could not tell", r.pick(func(f Finding) bool {
+		return slices.Contains([]Outcome{Unreachable, Timeout, Error}, f.Outcome)
+	}), func(f Finding) string { return string(f.Outcome) + " " + f.Evidence })
+	p.findings("Not tried", r.pick(func(f Finding) bool { return f.Outcome == Skipped }), func(f Finding) string { return f.Evidence })
+	p.findings("Facts", r.pick(func(f Finding) bool { return f.Outcome == Info }), func(f Finding) string { return f.Evidence })
+	p.line("")
+	p.para("", r.counts())
+	return p.err
+}
+
+func told1(f Finding) string {
+	return told(&Seen{f.Outcome, f.Mechanism, f.Errno, f.Syscall, f.Evidence})
+}
+
+func (r Report) pick(ok func(Finding) bool) (out []Finding) {
+	for _, f := range r.Checks {
+		if ok(f) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func (p *page) findings(title string, fs []Finding, say func(Finding) string) {
+	if len(fs) == 0 {
+		return
+	}
+	p.line("")
+	p.line("%s (%d)", title, len(fs))
+	var grid [][]string
+	for _, f := range fs {
+		grid = append(grid, []string{f.Key().String(), clip(say(f), 160)})
+	}
+	p.grid("  ", []int{38, 0}, grid)
+}
+
+// counts is the tally of outcomes in one line.
+func (r Report) counts() string {
+	var words []string
+	for _, o := range outcomes {
+		if n := r.Summary[o]; n > 0 {
+			words = append(words, fmt.Sprintf("%d %s", n, o))
+		}
+	}
+	return fmt.Sprintf("%d checks in %.1f s: %s", len(r.Checks), float64(r.Run.DurationMS)/1000, strings.Join(words, ", "))
+}
+
+// Brief says in a few lines what a person must know of a report that went to
+// a file. On a bare node that is what would be lost if a fence failed.
+func (r Report) Brief(w io.Writer, columns int) error {
+	p := &page{w: w, columns: columns}
+	o := originOf(r)
+	p.para("probe: ", fmt.Sprintf("%s, %s, %s; %s", nonEmpty(r.Run.Label, "no label"), o.where(), o.controls(), r.counts()))
+	var open []Key
+	for _, f := range r.Checks {
+		if f.Outcome == Reachable && f.Severity == "high" && !isFunction(f.ID) {
+			open = append(open, f.Key())
+		}
+	}
+	switch {
+	case len(open) == 0:
+		p.para("probe: ", "nothing of high weight was reached")
+	case r.Subject.Runtime == "" && !fenced(r):
+		p.para("probe: ", "this account reaches, and a command would if the fence failed: "+strings.Join(bundle(open, 3), ", "))
+	default:
+		p.para("probe: ", "reached, of high weight: "+strings.Join(bundle(open, 3), ", "))
+	}
+	return p.err
+}
+
+// ListTable prints every check for a person.
+func ListTable(w io.Writer, columns int) error {
+	p := &page{w: w, columns: columns}
+	group := ""
+	for _, c := range Checks() {
+		if c.Group != group {
+			group = c.Group
+			p.line("")
+			p.line("%s", strings.ToUpper(group))
+		}
+		p.line("  %-30s %s", c.ID, c.Severity)
+		p.para("      tries: ", c.What)
+		p.para("      why:   ", c.Why)
+	}
+	return p.err
+}
+
+// ListJSON prints every check as a record of its own.
+func ListJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	for _, c := range Checks() {
+		if err := enc.Encode(checkRecord{CheckSchema, c}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type checkRecord struct {
+	Schema string `json:"schema"` // CheckSchema
+	Check
+}
+
+// WriteFile writes a report to a file, whole or not at all.
+func WriteFile(path string, r Report) error { return atomicfile.Write(path, r.Write) }
