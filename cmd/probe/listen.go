@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"fence/pkg/cli"
+	"fence/pkg/probe"
+)
+
+func listenCmd() *urfave.Command {
+	return &urfave.Command{
+		Name:      "listen",
+		Usage:     "answer on TCP, UDP and Unix sockets of this node, until it is ended",
+		UsageText: "probe listen --canary FILE &",
+		Description: "A refused connection proves something only if there was something to reach.\n" +
+			"FILE appears once all sockets answer, and goes with them; give it to the runs,\n" +
+			"from a folder that the container sees. It lets in anybody on the node, sends\n" +
+			"back the one byte it gets, and opens nothing.\n\n" +
+			"Examples:\n" +
+			"  probe listen --canary $TMPDIR/canary.json & until test -e $TMPDIR/canary.json; do sleep 0.1; done\n" +
+			"  apptainer exec -B $TMPDIR/canary.json:/canary.json:ro img.sif /.fence/probe --canary /canary.json > before.json\n\n" +
+			"Exit codes: 0 it was ended by a signal, 2 wrong flags, 3 it could not listen.",
+		Flags: []urfave.Flag{
+			&urfave.StringFlag{Name: "canary", Usage: "the `FILE` to write"},
+			&urfave.StringFlag{Name: "scratch", Usage: "folder on this node for the Unix socket (default: $TMPDIR, else /tmp)"},
+		},
+		Action: func(c *urfave.Context) error {
+			o := probe.ListenOptions{Canary: c.String("canary"), Scratch: c.String("scratch")}
+			switch {
+			case o.Canary == "":
+				return cli.Usagef("probe listen --canary FILE", "listen needs --canary")
+			case c.Args().Present():
+				return cli.Usagef("the file is --canary FILE", "listen takes no arguments, got %q", c.Args().First())
+			}
+			o.Ready = func(ca *probe.Canary) {
+				fmt.Fprintf(os.Stderr, "probe: listening on %d TCP, %d UDP and 2 Unix sockets; %s says where\n", len(ca.TCP), len(ca.UDP), o.Canary)
+			}
+			ctx, stop := interruptible()
+			defer stop()
+			if err := probe.Listen(ctx, o); err != nil {
+				return &cli.Error{Code: cli.Unknown, Err: err, Hint: "--scratch DIR puts the Unix socket elsewhere"}
+			}
+			return nil
+		},
+	}
+}
