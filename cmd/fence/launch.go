@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -92,8 +93,13 @@ func (o options) load() (policy.Policy, error) {
 	name := o.policy
 	for _, kv := range os.Environ() {
 		k, v, _ := strings.Cut(kv, "=")
-		if !strings.HasPrefix(k, "FENCE_") || host.Container() != "" {
+		if !strings.HasPrefix(k, "FENCE_") {
 			continue
+		}
+		if container, err := host.Container(); err != nil {
+			return policy.Policy{}, notFenced(err, "")
+		} else if container != "" {
+			break
 		}
 		if k != "FENCE_POLICY" {
 			return policy.Policy{}, cli.Usagef("the only one is FENCE_POLICY", "the variable %s is not known", k)
@@ -126,7 +132,7 @@ func (o options) load() (policy.Policy, error) {
 	}
 	var ce *cli.Error
 	if err != nil && !errors.As(err, &ce) {
-		err = cli.Usagef("", "reading what the site hides: %w", err)
+		err = notFenced(fmt.Errorf("reading what the site hides: %w", err), "")
 	}
 	if err != nil {
 		return policy.Policy{}, err
@@ -212,13 +218,30 @@ func start(o options, argv []string) error {
 			line, err = json.Marshal(status)
 		}
 		if err == nil {
-			_, err = unix.Write(o.statusFD, append(line, '\n'))
+			err = writeAll(o.statusFD, append(line, '\n'))
 		}
 		if err != nil {
 			return notFenced(fmt.Errorf("writing the status line to descriptor %d: %w", o.statusFD, err), "")
 		}
 	}
 	return cannotRun(sandbox.Exec(rs, argv))
+}
+
+// writeAll goes on where a pipe took a part: half a line says nothing.
+func writeAll(fd int, data []byte) error {
+	for len(data) > 0 {
+		n, err := unix.Write(fd, data)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return err
+		case n == 0:
+			return io.ErrShortWrite
+		default:
+			data = data[n:]
+		}
+	}
+	return nil
 }
 
 // resolve decides what to enforce here, for launch and explain alike.

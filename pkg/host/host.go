@@ -6,6 +6,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -59,7 +60,8 @@ var sysctls = []string{
 
 // Detect looks at everything. It takes some milliseconds, for the namespaces.
 func Detect() Host {
-	h := Host{UID: os.Getuid(), GID: os.Getgid(), Container: Container(), Landlock: DetectLandlock(), Rights: map[string]bool{},
+	container, _ := Container()
+	h := Host{UID: os.Getuid(), GID: os.Getgid(), Container: container, Landlock: DetectLandlock(), Rights: map[string]bool{},
 		Seccomp: detectSeccomp(), Sysctls: map[string]string{}, Yama: -1, LSMs: modules()}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
@@ -175,18 +177,36 @@ func (h *Host) modules() string { return orUnknown(strings.Join(h.LSMs, ", ")) }
 //
 // One sign is enough: a script of the image can unset a variable, and an image
 // can lack a file. The signs of Apptainer come first and cost next to nothing.
-var Container = sync.OnceValue(func() string {
-	exists := func(p string) bool { return unix.Access(p, unix.F_OK) == nil }
-	declared := ""
-	if l := lines("/run/systemd/container"); len(l) == 1 {
-		declared = l[0]
+//
+// An error means that it cannot be told: what is taken for a container where
+// it is a node hides less, and the other way round too.
+var Container = sync.OnceValues(func() (string, error) {
+	var failed error
+	note := func(p string, err error) bool {
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.EACCES) {
+			failed = fmt.Errorf("telling whether this is a container: %s: %w", p, err)
+		}
+		return err == nil
 	}
-	return container(os.Getenv, exists, rootMount, declared)
+	exists := func(p string) bool { return note(p, unix.Access(p, unix.F_OK)) }
+	root := func() Mount {
+		m, err := rootMount()
+		note("mounts", err)
+		return m
+	}
+	const says = "/run/systemd/container"
+	declared, err := os.ReadFile(says)
+	note(says, err)
+	name := container(os.Getenv, exists, root, strings.TrimSpace(string(declared)))
+	if failed != nil {
+		return "", failed
+	}
+	return name, nil
 })
 
 // rootMount is the mount seen at /, found without parsing the others.
-func rootMount() (root Mount) {
-	data, _ := os.ReadFile("/proc/self/mountinfo")
+func rootMount() (root Mount, err error) {
+	data, err := os.ReadFile("/proc/self/mountinfo")
 	for line := range strings.Lines(string(data)) {
 		if strings.Contains(line, " / ") {
 			if m, ok := parseMount(strings.TrimSuffix(line, "\n")); ok && m.Path == "/" {
@@ -194,7 +214,7 @@ func rootMount() (root Mount) {
 			}
 		}
 	}
-	return root
+	return root, err
 }
 
 // container is Container for any node.

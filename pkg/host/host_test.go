@@ -178,8 +178,8 @@ func TestContainer_Pure(t *testing.T) {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}
-	if rootMount().Path != "/" {
-		t.Errorf("root mount: %+v", rootMount())
+	if m, err := rootMount(); m.Path != "/" || err != nil {
+		t.Errorf("root mount: %+v, %v", m, err)
 	}
 }
 
@@ -404,6 +404,6 @@ func BenchmarkMounts(b *testing.B) {
 
 func BenchmarkContainer(b *testing.B) {
 	for b.Loop() {
-		Container()
+		_, _ = Container()
 	}
 }

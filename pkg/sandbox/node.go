@@ -1,6 +1,8 @@
 package sandbox
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -32,6 +34,9 @@ type Node struct {
 	ReadDir     func(path string) []string // names, nil if it cannot be listed
 	Glob        func(pattern string) []string
 }
+	// Unsure lists what these could not tell until now: neither that something
+	// is there nor that nothing is. Nil where they always can.
+	Unsure func() []string
 
 // Namespaces says which namespaces of its own this process has, by trying:
 // a nil error is one that is in force. PID is never made here; it is private
@@ -76,19 +81,47 @@ func Look(ns Namespaces, keep []int) (Node, error) {
 		return Node{}, err
 	}
 	n := Node{
+	container, err := host.Container()
+	if err != nil {
+		return Node{}, err
+	}
+	var unsure []string
+	// A path that cannot be looked at is not one that is absent: it would go
+	// unhidden. Absent is what the command cannot reach either.
+	note := func(p string, err error) bool {
+		switch {
+		case err == nil:
+			return true
+		case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ELOOP):
+			unsure = append(unsure, fmt.Sprintf("%s (%v)", p, err))
+		}
+		return false
+	}
+	look := func(p string, flags int) File {
+		f, err := stat(p, flags)
+		note(p, err)
+		return f
+	}
 		Landlock:   host.DetectLandlock(),
 		Mounts:     mounts,
 		Namespaces: ns,
-		Container:  host.Container(),
+		Container:  container,
 		UID:        os.Geteuid(),
 		Arch:       arch,
 		Env:        os.Environ(),
-		Stat:       func(p string) File { return stat(p, 0) },
-		Lstat:      func(p string) File { return stat(p, unix.AT_SYMLINK_NOFOLLOW) },
-		ReadDir:    readDir,
+		Stat:       func(p string) File { return look(p, 0) },
+		Lstat:      func(p string) File { return look(p, unix.AT_SYMLINK_NOFOLLOW) },
 		Glob:       func(p string) []string { m, _ := filepath.Glob(p); return m },
 	}
-	n.Home = home(n.UID)
+		Unsure:     func() []string { return unsure },
+	}
+	n.ReadDir = func(p string) []string {
+		names, err := readDir(p)
+		note(p, err)
+		return names
+	}
+	if n.Home, err = home(n.UID); err != nil {
+		return Node{}, fmt.Errorf("looking up this account's home: %w", err)
 	n.Namespaces.PrivatePID = private("/proc/self/ns/pid", initialPID)
 	n.Namespaces.PrivateIPC = n.Namespaces.PrivateIPC || private("/proc/self/ns/ipc", initialIPC)
 	n.Workdir = cwd()
@@ -96,11 +129,16 @@ func Look(ns Namespaces, keep []int) (Node, error) {
 		n.ImageEnv = imageEnv()
 	}
 	for _, fd := range append([]int{0, 1, 2}, keep...) {
-		if d, ok := describe(fd); ok {
-			d.KeptByRequest = fd > 2
-			n.Stdio = append(n.Stdio, d)
+		d, err := describe(fd)
+		if err == unix.EBADF {
+			continue // closed
+		}
+		if err != nil {
+			return Node{}, fmt.Errorf("descriptor %d: %w", fd, err)
 		}
 	}
+		d.KeptByRequest = fd > 2
+		n.Stdio = append(n.Stdio, d)
 	return n, nil
 }
 
@@ -122,30 +160,29 @@ func private(link, initial string) bool {
 
 // stat asks without waiting for a file server and without mounting anything:
 // a hidden path may lie on a filesystem that does not answer.
-func stat(path string, flags int) File {
+func stat(path string, flags int) (File, error) {
 	var st unix.Statx_t
 	flags |= unix.AT_STATX_DONT_SYNC | unix.AT_NO_AUTOMOUNT
-	if unix.Statx(unix.AT_FDCWD, path, flags, unix.STATX_TYPE|unix.STATX_UID, &st) != nil {
-		return File{}
+	if err := unix.Statx(unix.AT_FDCWD, path, flags, unix.STATX_TYPE|unix.STATX_UID, &st); err != nil {
+		return File{}, err
 	}
 	kind := st.Mode & unix.S_IFMT
-	return File{Exists: true, Dir: kind == unix.S_IFDIR, Symlink: kind == unix.S_IFLNK, UID: st.Uid}
+	return File{Exists: true, Dir: kind == unix.S_IFDIR, Symlink: kind == unix.S_IFLNK, UID: st.Uid}, nil
 }
 
-func readDir(path string) []string {
+func readDir(path string) ([]string, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer f.Close()
-	names, _ := f.Readdirnames(-1)
-	return names
+	return f.Readdirnames(-1)
 }
 
-func describe(fd int) (Descriptor, bool) {
+func describe(fd int) (Descriptor, error) {
 	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil {
-		return Descriptor{}, false
+	if err := unix.Fstat(fd, &st); err != nil {
+		return Descriptor{}, err
 	}
 	d := Descriptor{FD: fd}
 	switch st.Mode & unix.S_IFMT {
@@ -160,29 +197,32 @@ func describe(fd int) (Descriptor, bool) {
 	}
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	if err != nil {
-		return Descriptor{}, false
+		return Descriptor{}, err
 	}
 	mode := flags & unix.O_ACCMODE
 	d.Readable = mode == unix.O_RDONLY || mode == unix.O_RDWR
 	d.Writable = mode == unix.O_WRONLY || mode == unix.O_RDWR
 	d.Path, _ = os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
-	return d, true
+	return d, nil
 }
 
 // home is the account's folder in /etc/passwd: getpwuid(3) without the name
-// services, which a static program cannot have.
-func home(uid int) string {
+// services, which a static program cannot have. "" if it is not there.
+func home(uid int) (string, error) {
 	data, err := os.ReadFile("/etc/passwd")
 	if err != nil {
-		return ""
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil // a container without accounts
+	}
+		return "", err
 	}
 	for line := range strings.Lines(string(data)) {
 		f := strings.Split(strings.TrimSpace(line), ":")
 		if len(f) >= 6 && f[2] == strconv.Itoa(uid) {
-			return f[5]
+			return f[5], nil
 		}
 	}
-	return ""
+	return "", nil
 }
 
 // imageEnv is the set of names that the image's own scripts export. The

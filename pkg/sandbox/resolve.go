@@ -39,6 +39,11 @@ func Resolve(p policy.Policy, n Node) (Ruleset, error) {
 	r.filter()
 	r.environment()
 	r.workdir()
+	if n.Unsure != nil {
+		for _, what := range n.Unsure() {
+			r.refuse(Problem{What: "cannot tell what is at " + what + ", and what is not known cannot be hidden", Do: "look at it with ls -ld; a file server may not answer"})
+		}
+	}
 	if len(r.problems) > 0 {
 		return Ruleset{}, &Refusal{Problems: r.problems}
 	}
