@@ -38,35 +38,35 @@ const secureBits = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<5 | 1<<6 | 1<<7
 // dropCapabilities leaves keep and nothing else, in every set that exec can
 // draw from. The bounding set can only be cut by a process that has
 // CAP_SETPCAP; without it no_new_privs and the filter, which refuses new user
-// namespaces, keep it out of reach.
-func dropCapabilities(keep uint64) error {
+// namespaces, keep it out of reach. cut says that it was cut.
+func dropCapabilities(keep uint64) (cut bool, err error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var have [2]unix.CapUserData
 	if err := unix.Capget(&header, &have[0]); err != nil {
-		return os.NewSyscallError("capget", err)
+		return false, os.NewSyscallError("capget", err)
 	}
 	permitted := uint64(have[0].Permitted) | uint64(have[1].Permitted)<<32
 	if keep&^permitted != 0 {
-		return fmt.Errorf("the policy keeps capabilities that this process does not have (has %#x, asked for %#x)", permitted, keep)
+		return false, fmt.Errorf("the policy keeps capabilities that this process does not have (has %#x, asked for %#x)", permitted, keep)
 	}
 	setpcap := uint64(have[0].Effective)&(1<<unix.CAP_SETPCAP) != 0
 	for c := 0; setpcap && c < 64; c++ {
 		on, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0)
-		if err == unix.EINVAL {
-			break // past the last one that this kernel knows
+		if err == unix.EINVAL && c > unix.CAP_CHECKPOINT_RESTORE {
+			break // past the last one that this kernel knows; any with Landlock knows this one
 		}
 		if err != nil {
-			return os.NewSyscallError("prctl(PR_CAPBSET_READ)", err)
+			return false, os.NewSyscallError("prctl(PR_CAPBSET_READ)", err)
 		}
 		if on == 0 || keep&(1<<c) != 0 {
 			continue
 		}
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil {
-			return fmt.Errorf("prctl(PR_CAPBSET_DROP, %d): %w", c, err)
+			return false, fmt.Errorf("prctl(PR_CAPBSET_DROP, %d): %w", c, err)
 		}
 	}
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
-		return os.NewSyscallError("prctl(PR_CAP_AMBIENT_CLEAR_ALL)", err)
+		return false, os.NewSyscallError("prctl(PR_CAP_AMBIENT_CLEAR_ALL)", err)
 	}
 	// While CAP_SETPCAP is still there; ambient ones are raised before the
 	// bit that forbids it.
@@ -76,18 +76,18 @@ func dropCapabilities(keep uint64) error {
 		set[i] = unix.CapUserData{Effective: have[i].Effective, Permitted: have[i].Permitted, Inheritable: part}
 	}
 	if err := unix.Capset(&header, &set[0]); err != nil {
-		return os.NewSyscallError("capset", err)
+		return false, os.NewSyscallError("capset", err)
 	}
 	for c := range capNames {
 		if keep&(1<<c) != 0 {
 			if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(c), 0, 0); err != nil {
-				return fmt.Errorf("keeping %s: %w", capNames[c], err)
+				return false, fmt.Errorf("keeping %s: %w", capNames[c], err)
 			}
 		}
 	}
 	if setpcap {
 		if err := unix.Prctl(unix.PR_SET_SECUREBITS, secureBits, 0, 0, 0); err != nil {
-			return os.NewSyscallError("prctl(PR_SET_SECUREBITS)", err)
+			return false, os.NewSyscallError("prctl(PR_SET_SECUREBITS)", err)
 		}
 	}
 	for i := range set {
@@ -95,7 +95,7 @@ func dropCapabilities(keep uint64) error {
 		set[i] = unix.CapUserData{Effective: part, Permitted: part, Inheritable: part}
 	}
 	if err := unix.Capset(&header, &set[0]); err != nil {
-		return os.NewSyscallError("capset", err)
+		return false, os.NewSyscallError("capset", err)
 	}
-	return nil
+	return setpcap, nil
 }

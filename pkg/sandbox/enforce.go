@@ -53,7 +53,8 @@ func Enforce(rs Ruleset) error {
 	if err != nil {
 		return err
 	}
-	if err := dropCapabilities(keep); err != nil {
+	cut, err := dropCapabilities(keep)
+	if err != nil {
 		return err
 	}
 
@@ -68,7 +69,7 @@ func Enforce(rs Ruleset) error {
 	if err := seccomp.Load(filter); err != nil {
 		return fmt.Errorf("loading the system call filter: %w", err)
 	}
-	return selfTest(rs, keep)
+	return selfTest(rs, keep, cut)
 }
 
 // restrict puts one Landlock layer on this thread: two would each have to

@@ -1,20 +1,24 @@
 package sandbox
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 
-	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 
+	"fence/pkg/host"
 	"fence/pkg/seccomp"
 )
 
 // selfTest tries, on the thread that will become the command, what must not
 // work any more. A protection that a kernel (or somebody between it and us)
 // only claimed to apply is found here.
-func selfTest(rs Ruleset, keep uint64) error {
+func selfTest(rs Ruleset, keep uint64, cut bool) error {
 	fail := func(format string, a ...any) error {
 		return fmt.Errorf("self-test: "+format+"; the command was not started", a...)
 	}
@@ -36,6 +40,16 @@ func selfTest(rs Ruleset, keep uint64) error {
 		}
 	}
 
+	if err := bounded(keep, cut); err != nil {
+		return fail("%v", err)
+	}
+	if rs.Form == Namespace && !cut {
+		return fail("a user namespace without CAP_SETPCAP")
+	}
+	if err := inherited(rs); err != nil {
+		return fail("%v", err)
+	}
+
 	// The filter: a socket of a family that no policy opens, and Internet
 	// ones where there is no network.
 	families := []int{unix.AF_PACKET, unix.AF_ALG, unix.AF_VSOCK}
@@ -53,33 +67,162 @@ func selfTest(rs Ruleset, keep uint64) error {
 	}
 
 	// Landlock is asked before the permission to make a device: EACCES with
-	// it, EPERM without.
-	if rs.Handled.FS&ll.AccessFSMakeChar != 0 {
-		for _, dir := range []string{"/dev/shm", "/tmp", "/var/tmp", rs.Workdir} {
-			err := unix.Mknod(fmt.Sprintf("%s/.fence-self-test-%d", dir, os.Getpid()), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))
-			if err == unix.EROFS || err == unix.ENOENT {
-				continue // says nothing either way
-			}
-			if err != unix.EACCES {
-				return fail("making a device node in %s gave %v, not EACCES: Landlock is not in force", dir, err)
-			}
-			break
+	// it, EPERM without. access(2) does not ask it: only a folder that the
+	// permissions let us change tells the two apart.
+	proved := false
+	for _, dir := range []string{"/dev/shm", "/tmp", "/var/tmp", rs.Workdir} {
+		if unix.Access(dir, unix.W_OK) != nil {
+			continue
 		}
+		err := unix.Mknod(fmt.Sprintf("%s/.fence-self-test-%d", dir, os.Getpid()), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))
+		if err != unix.EACCES {
+			return fail("making a device node in %s gave %v, not EACCES: Landlock is not in force", dir, err)
+		}
+		proved = true
+		break
+	}
+	if !proved {
+		return fail("no folder can be written, so that nothing shows that Landlock is in force (/dev/shm or /tmp would do)")
 	}
 	for _, h := range rs.Hidden {
 		if err := unreachable(h); err != nil {
 			return fail("%s is hidden by the policy, and %v", h.Path, err)
 		}
 	}
-	for _, op := range rs.Mounts {
-		if op.Kind != MountPin && op.Kind != MountReadOnly {
+	if rs.Form == Namespace {
+		if err := mounted(rs.Mounts); err != nil {
+			return fail("%v", err)
+		}
+	}
+	return nil
+}
+
+// bounded checks what exec could draw capabilities from.
+func bounded(keep uint64, cut bool) error {
+	data, err := os.ReadFile("/proc/thread-self/status")
+	if err != nil {
+		return err
+	}
+	sets := map[string]uint64{}
+	for line := range strings.Lines(string(data)) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":\t"); ok && strings.HasPrefix(key, "Cap") {
+			if sets[key], err = strconv.ParseUint(value, 16, 64); err != nil {
+				return err
+			}
+		}
+	}
+	bounding, ok := sets["CapBnd"]
+	if !ok || sets["CapAmb"] != keep || cut && bounding&^keep != 0 {
+		return fmt.Errorf("the ambient and bounding capabilities are %#x and %#x, asked for %#x", sets["CapAmb"], bounding, keep)
+	}
+	if bits, err := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0); cut && (err != nil || bits != secureBits) {
+		return fmt.Errorf("the secure bits are %#x (%v), not %#x", bits, err, secureBits)
+	}
+	return nil
+}
+
+// inherited checks what exec passes on: descriptors, limits, the folder.
+func inherited(rs Ruleset) error {
+	fds, err := readDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, name := range fds {
+		fd, err := strconv.Atoi(name)
+		if err != nil {
+			return err
+		}
+		if fd <= 2 || slices.ContainsFunc(rs.Node.Stdio, func(d Descriptor) bool { return d.FD == fd }) {
 			continue
 		}
-		var st unix.Statfs_t
-		if err := unix.Statfs(op.Path, &st); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ELOOP) {
-			return fail("%s: %v", op.Path, err)
-		} else if err == nil && op.Kind == MountReadOnly && st.Flags&unix.ST_RDONLY == 0 {
-			return fail("%s is not read-only", op.Path)
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err == unix.EBADF {
+			continue // the listing's own
+		}
+		if err != nil || flags&unix.FD_CLOEXEC == 0 {
+			return fmt.Errorf("descriptor %d would stay open (%v)", fd, err)
+		}
+	}
+	for _, l := range rs.Policy.Limits {
+		var now unix.Rlimit
+		if err := unix.Getrlimit(limits[l.Name], &now); err != nil || now.Max > l.Value || now.Cur > now.Max {
+			return fmt.Errorf("the limit %s is %d, asked for %d (%v)", l.Name, now.Max, l.Value, err)
+		}
+	}
+	var here, want unix.Stat_t
+	if err := errors.Join(unix.Stat(".", &here), unix.Stat(rs.Workdir, &want)); err != nil {
+		return fmt.Errorf("the working folder: %w", err)
+	}
+	if here.Dev != want.Dev || here.Ino != want.Ino {
+		return fmt.Errorf("the working folder is not %s", rs.Workdir)
+	}
+	return nil
+}
+
+// deniesDeviceCalls tells by the right to ioctls of devices, which comes
+// before ENOTTY, that Landlock is in force.
+func deniesDeviceCalls() bool {
+	fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	_, err = unix.IoctlGetTermios(fd, unix.TCGETS)
+	return err == unix.EACCES
+}
+
+// mounted holds the steps against the mount table, each found by the number
+// of the mount that its path leads to.
+func mounted(ops []MountOp) error {
+	data, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return err
+	}
+	list, err := host.ParseMounts(bytes.NewReader(data))
+	if err != nil {
+		return err
+	}
+	byID := map[int]host.Mount{}
+	for _, m := range list {
+		byID[m.ID] = m
+	}
+	for line := range bytes.Lines(data) {
+		tags, _, _ := bytes.Cut(line, []byte(" - "))
+		if bytes.Contains(tags, []byte(" shared:")) || bytes.Contains(tags, []byte(" master:")) {
+			return fmt.Errorf("mounts are shared with the node: %s", tags)
+		}
+	}
+	for _, op := range ops {
+		flags := unix.AT_STATX_DONT_SYNC
+		if op.Kind == MountPin {
+			flags |= unix.AT_SYMLINK_NOFOLLOW
+		}
+		var st unix.Statx_t
+		err := unix.Statx(unix.AT_FDCWD, op.Path, flags, unix.STATX_MNT_ID, &st)
+		if op.Kind == MountPin && op.Dir && err == unix.ENOENT {
+			continue // absent, and the command cannot make it either
+		}
+		if err != nil {
+			return &os.PathError{Op: "looking at the mount", Path: op.Path, Err: err}
+		}
+		m, ok := byID[int(st.Mnt_id)]
+		ok = ok && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+		switch op.Kind {
+		case MountDev:
+			ok = ok && m.Source == "fence-dev"
+		case MountTmp:
+			ok = ok && m.Source == "fence-tmp"
+		case MountMaskDir:
+			ok = ok && m.Source == maskName && m.ReadOnly
+		case MountShow:
+			ok = ok && (m.ReadOnly || !op.ReadOnly)
+		case MountReadOnly:
+			ok = m.ReadOnly && !slices.ContainsFunc(list, func(m host.Mount) bool { return within(m.Path, op.Path) && !m.ReadOnly })
+		case MountPin:
+			ok = ok && m.ReadOnly
+		}
+		if !ok {
+			return fmt.Errorf("%s is not %s", op.Path, op.Kind)
 		}
 	}
 	return nil
@@ -112,6 +255,47 @@ func unreachable(h Hidden) error {
 	}
 	if !h.Dir && (st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(1, 3)) {
 		return errors.New("no mask lies over it")
+	}
+	return nil
+}
+
+// verify looks at what lies at a mount step's path now.
+func (op MountOp) verify() error {
+	if op.Kind == MountPin && op.Dir {
+		// Absent before: made and pinned, or nobody can make it.
+		if unix.Access(op.Path, unix.F_OK) == unix.ENOENT {
+			return nil
+		}
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, op.Path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_TYPE, &st); err != nil {
+		return err
+	}
+	if st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return errors.New("nothing is mounted there")
+	}
+	fd, err := unix.Open(op.Path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return err
+	}
+	switch readOnly := fs.Flags&unix.ST_RDONLY != 0; op.Kind {
+	case MountDev, MountTmp:
+		if fs.Type != unix.TMPFS_MAGIC {
+			return errors.New("it is not")
+		}
+	case MountMaskDir, MountMaskFile, MountReadOnly, MountPin:
+		if !readOnly {
+			return errors.New("it can be written")
+		}
+	case MountShow:
+		if readOnly != op.ReadOnly && op.ReadOnly {
+			return errors.New("it can be written")
+		}
 	}
 	return nil
 }

@@ -76,5 +76,9 @@ __attribute__((constructor)) static void enter(void)
 	if ((u->map_err = put("/proc/self/uid_map", map)))
 		return;
 	snprintf(map, sizeof map, "%u %u 1", gid, gid);
-	u->map_err = put("/proc/self/gid_map", map);
+	if ((u->map_err = put("/proc/self/gid_map", map)))
+		return;
+	/* Whose home is to be hidden is asked by this number. */
+	if (geteuid() != uid || getegid() != gid)
+		u->map_err = EOVERFLOW;
 }

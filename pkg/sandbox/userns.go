@@ -6,6 +6,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"syscall"
 
@@ -52,7 +53,25 @@ func (n *Net) join() error {
 		return r.err
 	}
 	defer unix.Close(r.fd)
-	return unix.Setns(r.fd, unix.CLONE_NEWNET)
+	return changes("net", func() error { return unix.Setns(r.fd, unix.CLONE_NEWNET) })
+}
+
+// changes makes sure that the thread is in another namespace after f than it
+// was before: what is only said to have worked must not be claimed.
+func changes(ns string, f func() error) error {
+	link := "/proc/thread-self/ns/" + ns
+	before, err := os.Readlink(link)
+	if err != nil {
+		return err
+	}
+	if err := f(); err != nil {
+		return err
+	}
+	after, err := os.Readlink(link)
+	if err == nil && after == before {
+		err = errors.New("the kernel said yes and gave no " + ns + " namespace")
+	}
+	return err
 }
 
 // Enter locks the calling goroutine to its thread and gives the thread the
@@ -85,7 +104,7 @@ func Enter(net *Net) (Namespaces, error) {
 	if ns.Mount = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); ns.Mount != nil {
 		return ns, nil
 	}
-	ns.IPC = unix.Unshare(unix.CLONE_NEWIPC)
+	ns.IPC = changes("ipc", func() error { return unix.Unshare(unix.CLONE_NEWIPC) })
 	ns.PrivateIPC = ns.IPC == nil
 	if net != nil {
 		ns.Net = net.join()
