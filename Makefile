@@ -7,7 +7,7 @@ BIN     := bin
 # urfave_cli_no_docs leaves out a Markdown library that costs 0.4 ms a start.
 TAGS    := osusergo,netgo,urfave_cli_no_docs
 STATIC  := -s -w -linkmode external -extldflags "-static"
-BUILD   := $(GO) build -trimpath -buildvcs=false -tags $(TAGS)
+BUILDFLAGS := -trimpath -buildvcs=false
 export DEBIAN_FRONTEND := noninteractive
 
 .DEFAULT_GOAL := help
@@ -15,10 +15,20 @@ export DEBIAN_FRONTEND := noninteractive
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | expand -t 16
 
+# Linked against musl, fence starts a fifth faster (docs/decisions/005).
+# libseccomp.a is the distribution's; musl has no kernel headers of its own.
+ifneq ($(shell command -v musl-gcc),)
+FENCE_ENV  := CC=musl-gcc CGO_CFLAGS="-O2 -idirafter /usr/include -idirafter /usr/include/$(shell gcc -print-multiarch)" CGO_LDFLAGS=-L$(CURDIR)/$(BIN)/lib
+FENCE_TAGS := $(TAGS),musl
+else
+FENCE_TAGS := $(TAGS)
+endif
+
 build: deps ## the static binaries, into bin/
-	@mkdir -p $(BIN)
-	CGO_ENABLED=1 $(BUILD) -ldflags '$(STATIC)' -o $(BIN)/fence ./cmd/fence
-	CGO_ENABLED=0 $(BUILD) -ldflags '-s -w' -o $(BIN)/probe ./cmd/probe
+	@mkdir -p $(BIN)/lib
+	@cp "$$(gcc -print-file-name=libseccomp.a)" $(BIN)/lib/
+	CGO_ENABLED=1 $(FENCE_ENV) $(GO) build $(BUILDFLAGS) -tags $(FENCE_TAGS) -ldflags '$(STATIC)' -o $(BIN)/fence ./cmd/fence
+	CGO_ENABLED=0 $(GO) build $(BUILDFLAGS) -tags $(TAGS) -ldflags '-s -w' -o $(BIN)/probe ./cmd/probe
 
 deps:
 	@test/deps

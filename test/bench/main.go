@@ -1,0 +1,171 @@
+// Command bench prints what the fence costs, beside the peers that are
+// installed, as ratios of runs taken in turn: A B C A B C. It needs a quiet
+// machine and judges nothing.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+var (
+	runs = flag.Int("runs", 300, "starts of each command")
+	bin  = flag.String("bin", "bin", "folder of the built fence")
+)
+
+// accepted makes the bare form possible on a bare host, where much is visible.
+var accepted = []string{"--form", "bare", "--accept", "landlock-hide", "--accept", "host-tmp", "--accept", "sockets", "--why", "bench"}
+
+func main() {
+	flag.Parse()
+	work, err := os.MkdirTemp("", "bench")
+	must(err)
+	defer os.RemoveAll(work)
+	must(os.Chmod(work, 0o755))
+	fence := filepath.Join(work, "fence")
+	copyFile(filepath.Join(*bin, "fence"), fence)
+	loops := filepath.Join(work, "loops")
+	must(exec.Command("cc", "-O2", "-static", "-o", loops, "test/bench/src/loops.c").Run())
+	must(os.Chmod(loops, 0o755))
+
+	bare := append(append([]string{fence}, accepted...), "--")
+	bwrap := []string{"bwrap", "--unshare-all", "--ro-bind", "/", "/"}
+	fmt.Printf("Start and end of a command that does nothing (%d each, in turn; milliseconds)\n", *runs)
+	starts(*runs, []contestant{
+		{"bwrap --unshare-all", append(slices.Clone(bwrap), "/bin/true")},
+		{"fence, namespace form", []string{fence, "--", "/bin/true"}},
+		{"fence, bare form", append(slices.Clone(bare), "/bin/true")},
+		{"nothing", []string{"/bin/true"}},
+	})
+
+	fmt.Println("\nWork inside (time with it / time without it, median of pairs)")
+	fmt.Printf("%-28s %8s %8s %8s\n", "", "fence", "bare", "bwrap")
+	for _, l := range []struct {
+		name, what string
+		n          int
+	}{{"getpid", "getpid", 3000000}, {"open", "openat+close", 400000}, {"stat", "stat", 800000}, {"pipe", "pipe ping-pong", 60000}, {"exec", "fork+exec", 1500}} {
+		work := []string{loops, l.name, strconv.Itoa(l.n)}
+		inside(l.what, 9, work, [][]string{{fence, "--"}, bare, bwrap}, true)
+	}
+	for _, w := range []struct{ what, script string }{
+		{"python3 imports", "for i in 1 2 3 4 5; do python3 -c 'import json, http.client, asyncio, unittest'; done"},
+		{"git status, 2000 files", "cd /tmp && git init -q g && cd g && mkdir d && for i in $(seq 2000); do echo $i >d/$i; done; for i in 1 2 3 4 5 6 7 8 9 10; do git status --porcelain >/dev/null; done; cd .. && rm -rf g"},
+		{"make, 40 C files", "cd /tmp && mkdir m && cd m && for i in $(seq 40); do echo \"int f$i(void){return $i;}\" >$i.c; done; echo 'all: $(patsubst %.c,%.o,$(wildcard *.c))' >Makefile; make -s; cd .. && rm -rf m"},
+	} {
+		inside(w.what, 7, []string{"/bin/sh", "-c", w.script}, [][]string{{fence, "--"}, bare, append(bwrap, "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp")}, false)
+	}
+}
+
+type contestant struct {
+	name string
+	argv []string
+}
+
+// starts times whole processes in turn; ratios are to the first.
+func starts(n int, cs []contestant) {
+	times := make([][]float64, len(cs))
+	for i := range n + 5 {
+		for j, c := range cs {
+			d := timed(c.argv)
+			if i >= 5 { // the first ones warm the caches
+				times[j] = append(times[j], d)
+			}
+		}
+	}
+	fmt.Printf("%-28s %8s %8s %8s %8s\n", "", "min", "median", "p90", "ratio")
+	for j, c := range cs {
+		var ratios []float64
+		for i := range times[j] {
+			ratios = append(ratios, times[j][i]/times[0][i])
+		}
+		fmt.Printf("%-28s %8.2f %8.2f %8.2f %8.2f\n", c.name, quantile(times[j], 0), quantile(times[j], .5), quantile(times[j], .9), quantile(ratios, .5))
+	}
+}
+
+// inside runs work plainly and behind each prefix, in turn. If the work
+// prints its own figure (nanoseconds), that is what is compared.
+func inside(what string, n int, work []string, prefixes [][]string, own bool) {
+	ratios := make([][]float64, len(prefixes))
+	for range n {
+		plain := figure(work, own)
+		for j, p := range prefixes {
+			ratios[j] = append(ratios[j], figure(append(slices.Clone(p), work...), own)/plain)
+		}
+	}
+	fmt.Printf("%-28s", what)
+	for _, r := range ratios {
+		fmt.Printf(" %8.3f", quantile(r, .5))
+	}
+	fmt.Println()
+}
+
+func figure(argv []string, own bool) float64 {
+	if !own {
+		return timed(argv)
+	}
+	out, err := command(argv).Output()
+	must(wrap(argv, err))
+	v, err := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
+	must(wrap(argv, err))
+	return v
+}
+
+func timed(argv []string) float64 {
+	c := command(argv)
+	start := time.Now()
+	err := c.Run()
+	d := time.Since(start)
+	must(wrap(argv, err))
+	return float64(d.Microseconds()) / 1000
+}
+
+// command runs as an ordinary user, whoever we are.
+func command(argv []string) *exec.Cmd {
+	c := exec.Command(argv[0], argv[1:]...)
+	c.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "HOME=/nonexistent"}
+	c.Dir = "/"
+	if os.Geteuid() == 0 {
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		if u, err := user.Lookup("fencer"); err == nil {
+			uid, _ := strconv.Atoi(u.Uid)
+			gid, _ := strconv.Atoi(u.Gid)
+			c.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		}
+	}
+	return c
+}
+
+func quantile(v []float64, q float64) float64 {
+	s := slices.Clone(v)
+	slices.Sort(s)
+	return s[min(int(q*float64(len(s))), len(s)-1)]
+}
+
+func copyFile(from, to string) {
+	data, err := os.ReadFile(from)
+	must(err)
+	must(os.WriteFile(to, data, 0o755))
+}
+
+func wrap(argv []string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(argv, " "), err)
+	}
+	return nil
+}
+
+func must(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
