@@ -250,6 +250,7 @@ func resolve(p policy.Policy, o options, ns sandbox.Namespaces) (sandbox.Ruleset
 	if err != nil {
 		return sandbox.Ruleset{}, notFenced(err, "")
 	}
+	n.KeepWhy = strings.Join(o.flags.Why, "; ")
 	if o.workdir != "" {
 		n.Workdir, n.AskedDir = o.workdir, true
 	}

@@ -4,10 +4,15 @@ package main
 
 import (
 	"os"
+	"runtime"
 	"strings"
 
 	"fence/pkg/cli"
 )
+
+// The main goroutine stays on the main thread, which is the one that /proc/self
+// speaks of and that becomes the command.
+func init() { runtime.LockOSThread() }
 
 func main() { os.Exit(run(os.Args)) }
 

@@ -28,15 +28,16 @@ type Node struct {
 	Workdir    string          // the current folder, or the one asked for
 	AskedDir   bool            // Workdir was asked for: it cannot be left for another
 	Stdio      []Descriptor    // 0 to 2 and those to keep
+	KeepWhy    string          // why those above 2 are kept
 
 	// Stat follows links, Lstat does not; neither waits for a file server.
 	Stat, Lstat func(path string) File
 	ReadDir     func(path string) []string // names, nil if it cannot be listed
 	Glob        func(pattern string) []string
-}
 	// Unsure lists what these could not tell until now: neither that something
 	// is there nor that nothing is. Nil where they always can.
 	Unsure func() []string
+}
 
 // Namespaces says which namespaces of its own this process has, by trying:
 // a nil error is one that is in force. PID is never made here; it is private
@@ -80,7 +81,6 @@ func Look(ns Namespaces, keep []int) (Node, error) {
 	if err != nil {
 		return Node{}, err
 	}
-	n := Node{
 	container, err := host.Container()
 	if err != nil {
 		return Node{}, err
@@ -102,6 +102,7 @@ func Look(ns Namespaces, keep []int) (Node, error) {
 		note(p, err)
 		return f
 	}
+	n := Node{
 		Landlock:   host.DetectLandlock(),
 		Mounts:     mounts,
 		Namespaces: ns,
@@ -112,7 +113,6 @@ func Look(ns Namespaces, keep []int) (Node, error) {
 		Stat:       func(p string) File { return look(p, 0) },
 		Lstat:      func(p string) File { return look(p, unix.AT_SYMLINK_NOFOLLOW) },
 		Glob:       func(p string) []string { m, _ := filepath.Glob(p); return m },
-	}
 		Unsure:     func() []string { return unsure },
 	}
 	n.ReadDir = func(p string) []string {
@@ -122,6 +122,7 @@ func Look(ns Namespaces, keep []int) (Node, error) {
 	}
 	if n.Home, err = home(n.UID); err != nil {
 		return Node{}, fmt.Errorf("looking up this account's home: %w", err)
+	}
 	n.Namespaces.PrivatePID = private("/proc/self/ns/pid", initialPID)
 	n.Namespaces.PrivateIPC = n.Namespaces.PrivateIPC || private("/proc/self/ns/ipc", initialIPC)
 	n.Workdir = cwd()
@@ -136,9 +137,9 @@ func Look(ns Namespaces, keep []int) (Node, error) {
 		if err != nil {
 			return Node{}, fmt.Errorf("descriptor %d: %w", fd, err)
 		}
-	}
 		d.KeptByRequest = fd > 2
 		n.Stdio = append(n.Stdio, d)
+	}
 	return n, nil
 }
 
@@ -210,10 +211,10 @@ func describe(fd int) (Descriptor, error) {
 // services, which a static program cannot have. "" if it is not there.
 func home(uid int) (string, error) {
 	data, err := os.ReadFile("/etc/passwd")
-	if err != nil {
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil // a container without accounts
 	}
+	if err != nil {
 		return "", err
 	}
 	for line := range strings.Lines(string(data)) {

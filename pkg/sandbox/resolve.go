@@ -151,7 +151,7 @@ func (r *resolver) hide() {
 	slices.SortStableFunc(all, func(a, b Hidden) int { return cmp.Compare(a.Path, b.Path) })
 	for _, h := range all {
 		f := n.Stat(h.Path)
-		if !f.Exists || slices.ContainsFunc(r.rs.Hidden, func(o Hidden) bool { return within(h.Path, o.Path) }) {
+		if !f.Exists || n.masked(h.Path) || slices.ContainsFunc(r.rs.Hidden, func(o Hidden) bool { return r.gone(h.Path, o.Path) }) {
 			continue
 		}
 		if h.Path == "/" || withinAny("/proc", []string{h.Path}) {
@@ -161,6 +161,18 @@ func (r *resolver) hide() {
 		h.Dir = f.Dir
 		r.rs.Hidden = append(r.rs.Hidden, h)
 	}
+}
+
+// gone reports whether p disappears when cover is covered: it lies below, and
+// in nothing that is shown again.
+func (r *resolver) gone(p, cover string) bool {
+	return within(p, cover) && !slices.ContainsFunc(r.rs.Policy.Open, func(o policy.Open) bool {
+		return o.Path != "" && o.Path != cover && within(o.Path, cover) && within(p, o.Path)
+	})
+}
+
+func (r *resolver) goneAny(p string, covers []string) bool {
+	return slices.ContainsFunc(covers, func(c string) bool { return r.gone(p, c) })
 }
 
 // mounts plans the namespace form.
@@ -179,7 +191,7 @@ func (r *resolver) mounts() {
 	}
 	for i, h := range r.rs.Hidden {
 		r.rs.Hidden[i].How = "masked"
-		if withinAny(h.Path, r.covered) {
+		if r.goneAny(h.Path, r.covered) {
 			continue
 		}
 		kind := MountMaskFile
@@ -197,6 +209,8 @@ func (r *resolver) mounts() {
 		f := n.Stat(o.Path)
 		ops = append(ops, MountOp{Kind: MountShow, Path: o.Path, ReadOnly: o.Access == policy.AccessRead, Dir: f.Dir})
 	}
+	// What is shown inside a cover may have something hidden inside it again.
+	slices.SortStableFunc(ops, func(a, b MountOp) int { return cmp.Compare(a.Path, b.Path) })
 	for _, dir := range []string{"/proc", "/sys"} {
 		if n.Stat(dir).Dir {
 			ops = append(ops, MountOp{Kind: MountReadOnly, Path: dir})
@@ -231,7 +245,7 @@ func (n Node) rootReadOnly() bool {
 func (r *resolver) hostsTmp(dir string) bool {
 	n := r.rs.Node
 	f := n.Stat(dir)
-	if !f.Exists || slices.ContainsFunc(r.rs.Policy.Open, func(o policy.Open) bool { return o.Path == dir }) {
+	if !f.Exists || n.ours(dir, "fence-tmp") || dir == "/dev/shm" && n.ours("/dev", "fence-dev") || slices.ContainsFunc(r.rs.Policy.Open, func(o policy.Open) bool { return o.Path == dir }) {
 		return false
 	}
 	if n.Container == "" {
@@ -445,6 +459,9 @@ func (r *resolver) except(p string, rights uint64, not []string) {
 }
 
 func (r *resolver) privatePts() bool {
+	if r.rs.Node.ours("/dev", "fence-dev") {
+		return true
+	}
 	if r.rs.Node.Container == "" {
 		return false
 	}

@@ -81,6 +81,8 @@ func (n Node) shared() []string {
 	var out []string
 	for _, m := range n.Mounts {
 		switch {
+		case n.masked(m.Path):
+			// By the fence that this one runs inside of.
 		case m.Path == "/" || within(m.Path, "/.fence") || withinAny(m.Path, tmpDirs[:2]) && !host.IsNetworkFS(m.FSType):
 			// /.fence itself may lie on shared storage; /tmp has a rule of its own.
 		case host.IsNetworkFS(m.FSType):
@@ -90,6 +92,29 @@ func (n Node) shared() []string {
 		}
 	}
 	return out
+}
+
+// top is the mount seen at p, if p is a mount point.
+func (n Node) top(p string) (top host.Mount, ok bool) {
+	for _, m := range n.Mounts {
+		if m.Path == p {
+			top, ok = m, true
+		}
+	}
+	return top, ok
+}
+
+// ours reports whether an outer fence covered p. Only who may mount could
+// forge the name, and what it names holds nothing of the host's.
+func (n Node) ours(p, source string) bool {
+	m, ok := n.top(p)
+	return ok && m.FSType == "tmpfs" && m.Source == source
+}
+
+// masked reports whether an outer fence hides p already.
+func (n Node) masked(p string) bool {
+	m, ok := n.top(p)
+	return n.ours(p, maskName) && m.ReadOnly || ok && m.Root == "/null" && m.FSType == "devtmpfs"
 }
 
 // homes is the account's home. In a container only a mounted one: /root or

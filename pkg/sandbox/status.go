@@ -1,6 +1,8 @@
 package sandbox
 
 import (
+	"fmt"
+
 	"fence/pkg/policy"
 	"fence/pkg/seccomp"
 )
@@ -48,6 +50,12 @@ func (rs Ruleset) Status() (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
+	opened := rs.Policy.Whys()
+	for _, d := range rs.Node.Stdio {
+		if d.KeptByRequest {
+			opened = append(opened, policy.Loosening{What: fmt.Sprintf("descriptor %d (%s)", d.FD, d.Path), Why: rs.Node.KeepWhy, From: "--keep-fd"})
+		}
+	}
 	return Status{
 		Schema: StatusSchema, Policy: rs.Policy.Name, Digest: rs.Policy.Digest(), Form: rs.Form.String(),
 		Network:  rs.Policy.Network.Mode.String(),
@@ -55,7 +63,7 @@ func (rs Ruleset) Status() (Status, error) {
 		Seccomp:  Filter{seccomp.Digest(prog), list(rs.Filter.Allow)},
 
 		Namespaces: rs.Node.Namespaces.names(), Hidden: list(rs.Hidden), DroppedEnv: list(rs.Dropped),
-		Opened: list(rs.Policy.Whys()), Lost: list(rs.Lost), Workdir: rs.Workdir,
+		Opened: list(opened), Lost: list(rs.Lost), Workdir: rs.Workdir,
 	}, nil
 }
 
