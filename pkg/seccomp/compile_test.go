@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"fence/pkg/internal/sandboxtest"
+
 	libseccomp "github.com/seccomp/libseccomp-golang"
 	"golang.org/x/sys/unix"
 )
@@ -156,6 +158,19 @@ func breakTree(t Tree) []Tree {
 		}
 	}
 	return out
+}
+
+// What Allow opens reaches the kernel again, the rest does not.
+func TestLoad_AllowOpens(t *testing.T) {
+	open := map[string]bool{"ptrace": true, "unshare": true, "prlimit64": true}
+	sandboxtest.Run(t, func(t *testing.T) {
+		enforce(t, Spec{Allow: []string{"ptrace", "unshare", "prlimit64"}, DenyKillAll: true, DenySysV: true})
+		for _, a := range attempts() {
+			if got := a.try(); (got == a.fenced) == open[a.call] {
+				t.Errorf("%v: %v", a, got)
+			}
+		}
+	})
 }
 
 // Whatever a policy asks for, Compile does not panic, what it makes says what

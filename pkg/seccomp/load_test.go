@@ -226,19 +226,6 @@ func TestLoad_Refuses(t *testing.T) {
 	}
 }
 
-// What Allow opens reaches the kernel again, the rest does not.
-func TestLoad_AllowOpens(t *testing.T) {
-	open := map[string]bool{"ptrace": true, "unshare": true, "prlimit64": true}
-	sandboxtest.Run(t, func(t *testing.T) {
-		enforce(t, Spec{Allow: []string{"ptrace", "unshare", "prlimit64"}, DenyKillAll: true, DenySysV: true})
-		for _, a := range attempts() {
-			if got := a.try(); (got == a.fenced) == open[a.call] {
-				t.Errorf("%v: %v", a, got)
-			}
-		}
-	})
-}
-
 // A call of another architecture, by the number that would be ours.
 func TestLoad_X32(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
