@@ -58,6 +58,7 @@ func TestDiff_Kinds(t *testing.T) {
 		{[]Finding{saw("x", Unreachable)}, []Finding{saw("x", Reachable)}, Inconclusive, false},
 		{[]Finding{saw("x", Denied)}, []Finding{saw("x", Timeout)}, Inconclusive, false},
 		{[]Finding{saw("x", Reachable)}, []Finding{saw("x", Timeout)}, Inconclusive, true},
+		{[]Finding{saw("net.tcp.out", Absent), saw("x", Info)}, []Finding{saw("net.tcp.out", Denied), saw("x", Absent)}, Inconclusive, true},
 		{[]Finding{saw("x", Error)}, []Finding{saw("x", Denied)}, Inconclusive, true},
 		{[]Finding{saw("x", Skipped)}, []Finding{saw("x", Skipped)}, Inconclusive, true},
 		{[]Finding{saw("x", Info)}, []Finding{saw("x", Denied)}, Inconclusive, true},

@@ -20,11 +20,11 @@ func (v views) gone(k Key) bool {
 	switch {
 	case k.Target == "":
 		return false
-	case strings.HasPrefix(k.ID, "fs.shared."), k.ID == "fs.meta":
+	case strings.HasPrefix(k.ID, "fs.shared."), k.ID == "fs.meta", k.ID == "fs.writable":
 		return v.unmounted(k)
 	case k.ID == "cred.env", k.ID == "cred.env.loader":
 		return v.after.listed(k.ID) // the environment is listed whole
-	case k.ID == "ipc.unix" && v.walked(k.Target):
+	case k.ID == "ipc.unix" && v.walked(k.Target), k.ID == "ipc.abstract" && v.ownNetwork():
 		return true
 	}
 	for _, f := range v.after.rep.Checks {
@@ -57,6 +57,13 @@ func (v *view) listed(id string) bool {
 		}
 	}
 	return n > 0
+}
+
+// ownNetwork says whether the fenced command has a network namespace of its
+// own: abstract sockets are known by name within one only.
+func (v views) ownNetwork() bool {
+	b, a := v.before.rep.Controls.Namespaces["net"], v.after.rep.Controls.Namespaces["net"]
+	return b != 0 && a != 0 && b != a
 }
 
 // walked says whether the folder of a socket was searched behind the fence,

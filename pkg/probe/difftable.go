@@ -160,6 +160,8 @@ type section struct {
 	title   string
 	changes []Change
 	line    func(Change) string // what is said of each
+	merge   bool                // the attempts of which the same is said stand together
+	lead    bool                // and that stands first
 }
 
 // sections sorts every change into what a reader asks, in the order of how
@@ -185,22 +187,22 @@ func (c Comparison) sections() []section {
 	}
 	both := func(ch Change) string { return told(ch.Before) + " -> " + told(ch.After) }
 	return []section{
-		{"Opened: shut before, open behind the fence", pick(func(ch Change) bool { return ch.opening() == No }), both},
-		{"May have opened", pick(func(ch Change) bool { return ch.opening() == CannotTell }), Change.story},
-		{"Stopped working", pick(func(ch Change) bool { return ch.Function && ch.Kind == Closed }), after},
-		{"Closed, besides these", pick(func(ch Change) bool { return !ch.Function && ch.Kind == Closed && !slices.Contains(told5, ch.Key) }), after},
-		{"Shut before too, now by something else", pick(func(ch Change) bool { return ch.Kind == MechanismChanged }), both},
+		{"Opened: shut before, open behind the fence", pick(func(ch Change) bool { return ch.opening() == No }), both, false, false},
+		{"May have opened", pick(func(ch Change) bool { return ch.opening() == CannotTell }), Change.story, false, false},
+		{"Stopped working", pick(func(ch Change) bool { return ch.Function && ch.Kind == Closed }), after, false, false},
+		{"Closed, besides these", pick(func(ch Change) bool { return !ch.Function && ch.Kind == Closed && !slices.Contains(told5, ch.Key) }), after, true, true},
+		{"Shut before too, now by something else", pick(func(ch Change) bool { return ch.Kind == MechanismChanged }), both, true, true},
 		{"Could not tell", pick(func(ch Change) bool {
-			return ch.Kind == Inconclusive && ch.opening() == Yes && ch.After.Outcome != Denied && ch.After.Outcome != Absent && !ch.idle()
-		}), func(ch Change) string { return ch.Note }},
+			return ch.Kind == Inconclusive && ch.opening() == Yes && ch.is != shut && !ch.idle()
+		}), func(ch Change) string { return ch.Note }, true, false},
 		{"No longer there", pick(func(ch Change) bool {
-			return ch.Kind == OnlyBefore && stateOf(ch.Before) == open && ch.Note != "" && !slices.Contains(told5, ch.Key)
-		}), func(ch Change) string { return "" }},
+			return ch.Kind == OnlyBefore && ch.was == open && ch.Note != "" && !slices.Contains(told5, ch.Key)
+		}), func(ch Change) string { return ch.Severity }, true, true},
 		{"Open before, not tried behind the fence", pick(func(ch Change) bool {
-			return ch.Kind == OnlyBefore && stateOf(ch.Before) == open && ch.Note == ""
-		}), func(ch Change) string { return "" }},
+			return ch.Kind == OnlyBefore && ch.was == open && ch.Note == ""
+		}), func(ch Change) string { return ch.Severity }, true, true},
 		{"Still open", pick(func(ch Change) bool { return !ch.Function && ch.Open && ch.Kind != Opened }),
-			func(ch Change) string { return ch.Severity }},
+			func(ch Change) string { return ch.Severity }, true, true},
 	}
 }
 
@@ -209,26 +211,32 @@ func (ch Change) idle() bool {
 	return ch.Before != nil && ch.After != nil && ch.Before.Outcome == Skipped && ch.After.Outcome == Skipped
 }
 
-// said is what ended alike: the attempts of one check, and how.
-type said struct{ name, said string }
+// saying is one line of a section: attempts, and what is said of them.
+type saying struct {
+	names []string
+	said  string
+}
 
-// lines puts what ended alike on one line, with at most most targets.
-func (s section) lines(most int) []said {
+// entries are the lines of a section, with at most most targets of a check.
+func (s section) entries(most int) []saying {
 	type same struct{ id, said string }
 	var order []same
 	keys := map[same][]Key{}
 	for _, ch := range s.changes {
 		l := same{ch.ID, s.line(ch)}
+		if s.merge {
+			l.id = ""
+		}
 		if _, ok := keys[l]; !ok {
 			order = append(order, l)
 		}
 		keys[l] = append(keys[l], ch.Key)
 	}
-	var lines []said
+	var out []saying
 	for _, l := range order {
-		lines = append(lines, said{bundle(keys[l], most)[0], l.said})
+		out = append(out, saying{bundle(keys[l], most), l.said})
 	}
-	return lines
+	return out
 }
 
 // section prints one section.
@@ -236,13 +244,21 @@ func (p *page) section(s section) {
 	if len(s.changes) == 0 {
 		return
 	}
+	limits := []int{44, 0}
+	if s.lead {
+		limits = []int{24, 0}
+	}
 	var grid [][]string
-	for _, l := range s.lines(4) {
-		grid = append(grid, []string{l.name, l.said})
+	for _, e := range s.entries(4) {
+		row := []string{strings.Join(e.names, ", "), e.said}
+		if s.lead {
+			slices.Reverse(row)
+		}
+		grid = append(grid, row)
 	}
 	p.line("")
 	p.line("%s (%d)", s.title, len(s.changes))
-	p.grid("  ", []int{44, 0}, grid)
+	p.grid("  ", limits, grid)
 }
 
 // tally counts what the sections do not list.

@@ -110,12 +110,20 @@ func (p *page) mdSection(s section) {
 	p.line("")
 	p.line("## %s (%d)", s.title, len(s.changes))
 	p.line("")
-	for _, l := range s.lines(4) {
-		if l.said == "" {
-			p.line("- %s", code(l.name))
-			continue
+	for _, e := range s.entries(4) {
+		var names []string
+		for _, n := range e.names {
+			names = append(names, code(n))
 		}
-		p.line("- %s: %s", code(l.name), md(l.said))
+		list := strings.Join(names, ", ")
+		switch {
+		case e.said == "":
+			p.line("- %s", list)
+		case s.lead:
+			p.line("- %s: %s", md(e.said), list)
+		default:
+			p.line("- %s: %s", list, md(e.said))
+		}
 	}
 }
 
