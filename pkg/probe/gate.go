@@ -209,6 +209,8 @@ func (g gate) attempt(want string, k Key) Result {
 	r := Result{Key: k, Want: want, Answer: CannotTell, Seen: g.after.seen(k), Before: g.before.seen(k), Severity: g.finding(k).Severity}
 	s := g.state(g.after, k)
 	switch {
+	case want == "closed" && g.foreign(k):
+		r.Answer, r.Reason = Yes, "no such thing on "+g.after.rep.Subject.Arch
 	case r.Seen == nil && want == "closed" && g.gone(k):
 		r.Answer, r.Reason = Yes, "no longer listed"
 	case r.Seen == nil:
@@ -225,6 +227,11 @@ func (g gate) attempt(want string, k Key) Result {
 		}
 	}
 	return r
+}
+
+// foreign says that k is about entries to the kernel that only x86-64 has.
+func (g gate) foreign(k Key) bool {
+	return (k.ID == "sys.x32" || k.ID == "sys.i386") && g.after.rep.Subject.Arch != "x86_64" && g.after.rep.Subject.Arch != ""
 }
 
 func (g gate) finding(k Key) Finding {

@@ -160,6 +160,18 @@ func TestGate_OtherPlace(t *testing.T) {
 	}
 }
 
+func TestGate_OtherMachineTypes(t *testing.T) {
+	e := Expectation{Closed: []Requirement{req("sys.x32")}}
+	a := aReport("after", saw("sys.x32", Skipped))
+	if v := Gate(a, nil, e); v.Answer != CannotTell {
+		t.Errorf("left out on x86-64: %+v", v)
+	}
+	a.Subject.Arch = "aarch64"
+	if v := Gate(a, nil, e); v.Answer != Yes {
+		t.Errorf("not to be had on aarch64: %+v", v)
+	}
+}
+
 func TestGlob(t *testing.T) {
 	for _, tc := range []struct {
 		pattern, s string

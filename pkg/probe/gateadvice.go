@@ -10,8 +10,14 @@ func advice(r Result) string {
 		return "give probe the same flags and the same --canary in both runs"
 	case r.Seen == nil && r.Want != "proof":
 		return "make the report with this version of probe; --canary, --shared, --tcp and --udp say what to try"
-	case r.Seen != nil && r.Seen.Outcome == Skipped && strings.HasPrefix(r.ID, "net."):
-		return "start 'probe listen --canary FILE' outside the container and give --canary FILE to both runs"
+	case r.Seen != nil && r.Seen.Outcome == Skipped && r.Want == "closed":
+		switch r.ID {
+		case "net.tcp.out", "net.tcp.cluster":
+			return "name a host outside this node, in both runs: --tcp HOST:PORT"
+		case "net.udp.out":
+			return "name a host outside this node, in both runs: --udp HOST:PORT"
+		}
+		return "start 'probe listen --canary FILE' outside the container and give --canary to both runs"
 	case r.Seen != nil && r.Seen.Outcome == Timeout:
 		return "run it again; if it hangs again, see what serves " + nonEmpty(r.Target, "it")
 	case r.Answer == CannotTell && r.Seen != nil && r.Seen.Outcome == Unreachable:
