@@ -16,12 +16,13 @@ func listenCmd() *urfave.Command {
 		Usage:     "answer on TCP, UDP and Unix sockets of this node, until it is ended",
 		UsageText: "probe listen --canary FILE &",
 		Description: "A refused connection proves something only if there was something to reach.\n" +
-			"FILE appears once all sockets answer, and goes with them; give it to the runs,\n" +
-			"from a folder that the container sees. It lets in anybody on the node, sends\n" +
-			"back the one byte it gets, and opens nothing.\n\n" +
+			"FILE appears once all sockets answer, and goes with them; give it to the runs.\n" +
+			"The sockets are open to everybody on the node, send back the one byte they get,\n" +
+			"and lead nowhere.\n\n" +
 			"Examples:\n" +
-			"  probe listen --canary $TMPDIR/canary.json & until test -e $TMPDIR/canary.json; do sleep 0.1; done\n" +
-			"  apptainer exec -B $TMPDIR/canary.json:/canary.json:ro img.sif /.fence/probe --canary /canary.json > before.json\n\n" +
+			"  probe listen --canary $TMPDIR/canary.json &\n" +
+			"  until test -e $TMPDIR/canary.json; do sleep 0.1; done\n" +
+			"  apptainer exec img.sif /.fence/probe --canary - < $TMPDIR/canary.json > before.json\n\n" +
 			"Exit codes: 0 it was ended by a signal, 2 wrong flags, 3 it could not listen.",
 		Flags: []urfave.Flag{
 			&urfave.StringFlag{Name: "canary", Usage: "the `FILE` to write"},

@@ -27,7 +27,7 @@ func runFlags() []urfave.Flag {
 		&urfave.StringSliceFlag{Name: "shared", Usage: "also try the shared path `P`, absolute"},
 		&urfave.StringSliceFlag{Name: "tcp", Usage: "also connect to `HOST:PORT`, outside this node"},
 		&urfave.StringSliceFlag{Name: "udp", Usage: "also send one byte to `HOST:PORT`"},
-		&urfave.StringFlag{Name: "canary", Usage: "the `FILE` that 'probe listen' wrote"},
+		&urfave.StringFlag{Name: "canary", Usage: "the `FILE` that 'probe listen' wrote, '-' for standard input"},
 		&urfave.StringFlag{Name: "proxy", Usage: "the egress proxy's Unix socket, `PATH`"},
 		&urfave.StringSliceFlag{Name: "allow", Usage: "`HOST:PORT` that the proxy must let through"},
 		&urfave.StringSliceFlag{Name: "deny", Usage: "`HOST:PORT` that the proxy must refuse"},
@@ -63,6 +63,9 @@ func parseRun(c *urfave.Context) (runOptions, error) {
 			Skip: c.StringSlice("skip"), WriteTest: c.Bool("write-test"), Timeout: c.Duration("timeout"),
 		},
 		out: c.String("out"), json: c.Bool("json"),
+	}
+	if o.Canary == "-" {
+		o.Canary = "/dev/stdin"
 	}
 	if c.Args().Present() {
 		return o, cli.Usagef("the report goes to stdout or to -o FILE", "run takes no arguments, got %q", c.Args().First())
