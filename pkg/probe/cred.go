@@ -135,7 +135,7 @@ func credEnvOne(_ *site, name string) Finding {
 
 // homeCreds are below the home folder, with globs.
 var homeCreds = []string{
-	".ssh/id_*", ".ssh/config", ".aws/credentials", ".aws/config", ".config/gcloud/credentials.db", ".config/gcloud/application_default_credentials.json",
+	".ssh/id_rsa", ".ssh/id_ecdsa", ".ssh/id_ed25519", ".ssh/id_*", ".ssh/config", ".aws/credentials", ".aws/config", ".config/gcloud/credentials.db", ".config/gcloud/application_default_credentials.json",
 	".azure/msal_token_cache.json", ".azure/accessTokens.json", ".kube/config", ".docker/config.json", ".apptainer/docker-config.json", ".apptainer/remote.yaml",
 	".apptainer/keys", ".config/containers/auth.json", ".netrc", ".git-credentials", ".config/gh/hosts.yml", ".cache/huggingface/token", ".huggingface/token",
 	".config/wandb/settings", ".kaggle/kaggle.json", ".pypirc", ".npmrc", ".cargo/credentials.toml", ".pgpass", ".my.cnf", ".vault-token", ".config/rclone/rclone.conf",
@@ -152,8 +152,8 @@ func systemCreds(uid int) []string {
 	}
 }
 
-// expandHome is expand for a home that may be gone: the findings are called
-// by ~, so that reports from two homes can be compared.
+// credFiles calls what is in the home by ~, so that reports from two homes
+// can be compared.
 func credFiles(*site) []string {
 	home := homeDir()
 	var out []string
@@ -188,6 +188,9 @@ func credFile(s *site, target string) Finding {
 	p := target
 	if rest, ok := strings.CutPrefix(target, "~"); ok {
 		p = homeDir() + rest
+	}
+	if isPattern(p) {
+		return s.noMatch(p)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(unix.AT_FDCWD, p, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT); err != nil {

@@ -114,13 +114,12 @@ var readOnlyDevices = []string{"/dev/mem", "/dev/port", "/dev/kmsg"}
 
 // tryDevice opens and closes whatever is at a path.
 func tryDevice(s *site, p string) Finding {
+	if isPattern(p) {
+		return s.noMatch(p)
+	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(unix.AT_FDCWD, p, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT); err != nil {
-		f := s.pathFinding(p, unix.F_OK, "fstatat", errnoOf(err))
-		if f.Outcome == Absent && strings.ContainsAny(p, "*?[") {
-			f.Evidence = "nothing of that name"
-		}
-		return f
+		return s.pathFinding(p, unix.F_OK, "fstatat", errnoOf(err))
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFSOCK:

@@ -77,7 +77,7 @@ func fsChecks() []Check {
 			Why:  "each is a way up where no_new_privs is off",
 		}),
 		check(Check{
-			ID: "fs.lustre.ctl", Severity: "high", Attack: []string{"T1083", "T1006"}, Worker: classShared, targets: lustrePaths, try: fsControl,
+			ID: "fs.lustre.ctl", Severity: "high", Attack: []string{"T1083", "T1006"}, Worker: classShared, targets: to("/dev/lnet", "/dev/obd", "/proc/fs/lustre", "/sys/fs/lustre", lustreFIDs), try: fsLustre,
 			What: "opens Lustre's control points, .lustre/fid of each mount among them",
 			Why:  "opening by file id crosses the edge of a bound sub-folder",
 		}),
@@ -238,6 +238,9 @@ func writableDirs(s *site) []string {
 		if slices.Contains(pseudoFS, m.FS) || isNetworkFS(m.FS) || strings.HasPrefix(m.Point, "/proc/") || strings.HasPrefix(m.Point, "/sys/") {
 			continue
 		}
+		if strings.HasPrefix(m.Point, "/etc/") && slices.Contains(runtimeBinds, m.Point) {
+			continue // the runtime's own copy
+		}
 		out = append(out, m.Point)
 	}
 	out = slices.DeleteFunc(slices.Concat(out, usualDirs), func(p string) bool { return slices.Contains(skip, p) })
@@ -278,12 +281,12 @@ func (s *site) tryWrite(dir string) Finding {
 	fd, err := tmpfile(dir)
 	if err == nil {
 		defer unix.Close(fd)
-		f := Finding{Outcome: Reachable, Syscall: "open", Evidence: "O_TMPFILE works; " + s.placeOf(fd, dir)}
+		works := "O_TMPFILE works; "
 		var fs unix.Statfs_t
 		if unix.Fstatfs(fd, &fs) == nil && fs.Flags&unix.ST_NOEXEC != 0 {
-			f.Evidence += " noexec"
+			works = "O_TMPFILE works, noexec; "
 		}
-		return f
+		return Finding{Outcome: Reachable, Syscall: "open", Evidence: works + s.placeOf(fd, dir)}
 	}
 	e := errnoOf(err)
 	switch e {
@@ -365,15 +368,32 @@ func fsSuid(*site, string) Finding {
 	return info("%d setuid or setgid among %d files in PATH, %d folders of it nosuid", n, files, nosuid)
 }
 
-func lustrePaths(s *site) []string {
-	list := []string{"/dev/lnet", "/dev/obd", "/proc/fs/lustre", "/sys/fs/lustre"}
-	ms, _ := s.mounts()
+// lustreFIDs stands for .lustre/fid of every Lustre mount.
+const lustreFIDs = "*/.lustre/fid"
+
+func fsLustre(s *site, target string) Finding {
+	if target != lustreFIDs {
+		return fsControl(s, target)
+	}
+	ms, err := s.mounts()
+	if err != nil {
+		return Finding{Outcome: Error, Evidence: err.Error()}
+	}
+	f := Finding{Outcome: Absent, Evidence: "no Lustre is mounted"}
 	for _, m := range ms {
-		if m.FS == "lustre" {
-			list = append(list, path.Join(m.Point, ".lustre/fid"))
+		if m.FS != "lustre" {
+			continue
+		}
+		g := fsControl(s, path.Join(m.Point, ".lustre/fid"))
+		g.Evidence = m.Point + ": " + g.Evidence
+		if g.Outcome == Reachable {
+			return g
+		}
+		if f.Outcome == Absent || g.Outcome == Error {
+			f = g
 		}
 	}
-	return list
+	return f
 }
 
 // fsControl opens a device, folder or secret, whichever is there.

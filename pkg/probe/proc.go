@@ -50,9 +50,9 @@ func procChecks() []Check {
 		}, opens("cwd", unix.O_PATH|unix.O_DIRECTORY)),
 		outside(Check{
 			ID: "proc.fd", Severity: "high", Attack: []string{"T1611"},
-			What: "opens the folder /proc/PID/fd of those processes, and reads nothing",
+			What: "asks what the first descriptors of those processes lead to, in /proc/PID/fd, and opens none",
 			Why:  "files that the harness has open, deleted and private ones too",
-		}, opens("fd", unix.O_RDONLY|unix.O_DIRECTORY)),
+		}, firstFD),
 		outside(Check{
 			ID: "proc.mem", Severity: "high", Attack: []string{"T1055.009", "T1003.007"},
 			What: "opens /proc/PID/mem of those processes for reading, and reads nothing",
@@ -243,6 +243,9 @@ func (s *site) onOutsiders(id string, try func(pid int) syscall.Errno) Finding {
 		"proc.signal": "kill", "proc.pidfd": "pidfd_open", "proc.pidfd_getfd": "pidfd_getfd", "proc.kcmp": "kcmp",
 		"proc.prlimit": "prlimit64", "proc.priority": "setpriority",
 	}[id]
+	if id == "proc.fd" {
+		call = "readlink"
+	}
 	if call == "" {
 		call = "open"
 	}
@@ -258,10 +261,15 @@ func (s *site) onOutsiders(id string, try func(pid int) syscall.Errno) Finding {
 	f := Finding{Outcome: Absent, Mechanism: s.pidns(), Syscall: call}
 	var refusedBy process
 	tried, reached, gone := 0, 0, 0
+	if slices.Contains([]string{"proc.signal", "proc.prlimit", "proc.priority"}, id) && s.pidns() != "" {
+		// The first process of a namespace of its own ends with it, and takes
+		// no signal from inside that it does not ask for.
+		outside = slices.DeleteFunc(outside, func(p process) bool { return p.pid == 1 })
+	}
 	for _, p := range outside[:min(len(outside), maxOutsiders)] {
 		tried++
 		e := try(p.pid)
-		o, mech := judgeProcess(s.facts, e)
+		o, mech := judgeProcess(s.facts, e, !slices.Contains([]string{"proc.prlimit", "proc.priority", "proc.pidfd"}, id))
 		switch o {
 		case Reachable:
 			reached++
@@ -313,6 +321,17 @@ func opens(file string, flags int) func(int) syscall.Errno {
 		unix.Close(fd)
 		return 0
 	}
+}
+
+// firstFD asks for the link of the first descriptor there is: the folder
+// itself lets anybody of the same user in.
+func firstFD(pid int) syscall.Errno {
+	e := syscall.Errno(unix.ENOENT)
+	for fd := 0; fd < 3 && e == unix.ENOENT; fd++ {
+		_, err := unix.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), make([]byte, 16))
+		e = errnoOf(err)
+	}
+	return e
 }
 
 func withPidfd(pid int, f func(fd int) syscall.Errno) syscall.Errno {
@@ -367,7 +386,7 @@ func procSignalOwn(s *site, _ string) Finding {
 	defer end()
 	e := errnoOf(unix.Kill(pid, 0))
 	f := Finding{Errno: errnoName(e), Syscall: "kill", Evidence: sysErr("kill(own child, 0)", e)}
-	f.Outcome, f.Mechanism = judgeProcess(s.facts, e)
+	f.Outcome, f.Mechanism = judgeProcess(s.facts, e, true)
 	return f
 }
 

@@ -254,17 +254,32 @@ func expand(pattern string) []string {
 	return found[:min(len(found), 16)]
 }
 
+// isPattern says whether a target is a pattern that matched nothing.
+func isPattern(target string) bool { return strings.ContainsAny(target, "*?[") }
+
+// noMatch is the finding for a pattern that matched nothing: absent only if
+// the folder could be searched.
+func (s *site) noMatch(pattern string) Finding {
+	dir := pattern[:strings.IndexAny(pattern, "*?[")]
+	dir = path.Dir(dir + "x")
+	fd, err := openDir(dir)
+	if err != nil {
+		f := s.pathFinding(dir, unix.R_OK, "open", errnoOf(err))
+		f.Evidence = "its folder: " + f.Evidence
+		return f
+	}
+	unix.Close(fd)
+	return Finding{Outcome: Absent, Evidence: "nothing of that name"}
+}
+
 func ipcUnix(s *site, target string) Finding {
 	switch {
 	case target == "canary":
 		f := s.unixFinding(s.Canary.Unix, false)
 		f.Evidence = s.Canary.Unix + ": " + f.Evidence
 		return f
-	case strings.ContainsAny(target, "*?["):
-		var st unix.Stat_t
-		if unix.Lstat(target, &st) != nil {
-			return Finding{Outcome: Absent, Evidence: "nothing of that name"}
-		}
+	case isPattern(target):
+		return s.noMatch(target)
 	}
 	return s.unixFinding(target, false)
 }

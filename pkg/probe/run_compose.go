@@ -32,7 +32,9 @@ var composites = map[string][]leg{
 				f.ID == "cred.env" && f.Target == "SSH_AUTH_SOCK" ||
 				f.ID == "cred.files" && strings.Contains(f.Target, "/.ssh/id_") && !strings.HasSuffix(f.Target, ".pub")
 		}},
-		{"port 22 of another node", func(f Finding) bool { return f.ID == "net.tcp.cluster" && (f.Target == "" || strings.HasSuffix(f.Target, ":22")) }},
+		{"port 22 of another node", func(f Finding) bool {
+			return f.ID == "net.tcp.cluster" && (f.Target == "" || strings.HasSuffix(f.Target, ":22"))
+		}},
 	},
 }
 

@@ -178,8 +178,9 @@ func judgeUnix(f facts, e syscall.Errno, abstract, dac bool) (Outcome, string) {
 	return judgePath(f, e, dac)
 }
 
-// judgeProcess reads the errno of an attempt on another process.
-func judgeProcess(f facts, e syscall.Errno) (Outcome, string) {
+// judgeProcess reads the errno of an attempt on another process. hooked says
+// that Landlock has a say in it.
+func judgeProcess(f facts, e syscall.Errno, hooked bool) (Outcome, string) {
 	switch e {
 	case 0:
 		return Reachable, ""
@@ -187,8 +188,10 @@ func judgeProcess(f facts, e syscall.Errno) (Outcome, string) {
 		return Absent, "pidns"
 	case unix.EPERM, unix.EACCES:
 		switch {
-		case f.Layers > 0:
+		case hooked && f.Layers > 0:
 			return Denied, "landlock_scope"
+		case f.Filter && !hooked:
+			return Denied, "seccomp_errno"
 		case f.Filter:
 			return Denied, "unknown"
 		}

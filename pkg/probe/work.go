@@ -235,7 +235,7 @@ func workPrevious(s *site, _ string) Finding {
 	case reached > 0:
 	case refused > 0:
 		f.Errno = errnoName(last)
-		f.Outcome, f.Mechanism = judgeProcess(s.facts, last)
+		f.Outcome, f.Mechanism = judgeProcess(s.facts, last, true)
 		f.Evidence += ", " + sysErr("kill", last)
 	default:
 		f.Outcome = Skipped

@@ -144,8 +144,7 @@ func (s *site) attempt(c Check, target string) {
 	start := time.Now()
 	found := make(chan Finding, 1)
 	tid := make(chan int, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread is not used again
+	go onOwnThread(func() {
 		tid <- unix.Gettid()
 		f := Finding{Outcome: Error, Evidence: "the probe broke"}
 		defer func() {
@@ -155,7 +154,7 @@ func (s *site) attempt(c Check, target string) {
 			found <- f
 		}()
 		f = c.try(s, target)
-	}()
+	})
 	thread := <-tid
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -183,6 +182,23 @@ func (s *site) attempt(c Check, target string) {
 			os.Exit(4) // the runtime cannot go on without its thread
 		}
 	}
+}
+
+// onOwnThread runs f on a thread that ends with f, and that is not the first
+// of the process: that one would be there, dead, until the process ends.
+func onOwnThread(f func()) {
+	runtime.LockOSThread() // and never unlocked: the thread is not used again
+	if unix.Gettid() != os.Getpid() {
+		f()
+		return
+	}
+	done := make(chan struct{})
+	go func() { // while this goroutine holds the first thread
+		defer close(done)
+		onOwnThread(f)
+	}()
+	<-done
+	runtime.UnlockOSThread()
 }
 
 // self is how to run this program again.
