@@ -264,7 +264,11 @@ func (r *resolver) devices() []string {
 	var out []string
 	for _, o := range r.rs.Policy.Open {
 		if o.Access == policy.AccessDevice {
-			out = append(out, r.rs.Node.Glob(o.Path)...)
+			for _, p := range r.rs.Node.Glob(o.Path) {
+				if p == o.Path || !r.rs.Node.Stat(p).Dir { // /dev/nvidia* has /dev/nvidia-caps, whose nodes are opened by name
+					out = append(out, p)
+				}
+			}
 		}
 	}
 	return out
