@@ -81,7 +81,7 @@ func selfTest(rs Ruleset, keep uint64, cut bool) error {
 		proved = true
 		break
 	}
-	if !proved {
+	if !proved && !deniesDeviceCalls() {
 		return fail("no folder can be written, so that nothing shows that Landlock is in force (/dev/shm or /tmp would do)")
 	}
 	for _, h := range rs.Hidden {
@@ -210,6 +210,12 @@ func mounted(ops []MountOp) error {
 		switch op.Kind {
 		case MountDev:
 			ok = ok && m.Source == "fence-dev"
+			for _, name := range devNodes { // not the file that the node was to be mounted on
+				var st unix.Stat_t
+				if err := unix.Stat("/dev/"+name, &st); err != unix.ENOENT && (err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR) {
+					return fmt.Errorf("/dev/%s is not the device (%v)", name, err)
+				}
+			}
 		case MountTmp:
 			ok = ok && m.Source == "fence-tmp"
 		case MountMaskDir:
@@ -255,47 +261,6 @@ func unreachable(h Hidden) error {
 	}
 	if !h.Dir && (st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(1, 3)) {
 		return errors.New("no mask lies over it")
-	}
-	return nil
-}
-
-// verify looks at what lies at a mount step's path now.
-func (op MountOp) verify() error {
-	if op.Kind == MountPin && op.Dir {
-		// Absent before: made and pinned, or nobody can make it.
-		if unix.Access(op.Path, unix.F_OK) == unix.ENOENT {
-			return nil
-		}
-	}
-	var st unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, op.Path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_TYPE, &st); err != nil {
-		return err
-	}
-	if st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
-		return errors.New("nothing is mounted there")
-	}
-	fd, err := unix.Open(op.Path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(fd, &fs); err != nil {
-		return err
-	}
-	switch readOnly := fs.Flags&unix.ST_RDONLY != 0; op.Kind {
-	case MountDev, MountTmp:
-		if fs.Type != unix.TMPFS_MAGIC {
-			return errors.New("it is not")
-		}
-	case MountMaskDir, MountMaskFile, MountReadOnly, MountPin:
-		if !readOnly {
-			return errors.New("it can be written")
-		}
-	case MountShow:
-		if readOnly != op.ReadOnly && op.ReadOnly {
-			return errors.New("it can be written")
-		}
 	}
 	return nil
 }
