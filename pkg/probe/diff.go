@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -139,7 +140,7 @@ func Diff(host *Report, before, after Report) Comparison {
 		c.add(v.change(k))
 	}
 	c.Values = v.values()
-	c.decide(before.Subject.BootID == "")
+	c.decide(unnamed(before, after) || host != nil && unnamed(*host))
 	return c
 }
 
@@ -168,7 +169,7 @@ func differ(aName string, a Report, bName string, b Report, mapped bool) []strin
 	} {
 		same := f.a == f.b
 		if f.what == "boots or nodes" {
-			same = a.Subject.BootID == b.Subject.BootID
+			same = a.Subject.BootID == b.Subject.BootID || unnamed(a, b)
 		}
 		if f.what == "users" && mapped && a.Controls.Namespaces["user"] != b.Controls.Namespaces["user"] {
 			same = true
@@ -180,6 +181,13 @@ func differ(aName string, a Report, bName string, b Report, mapped bool) []strin
 	return d
 }
 
+// unnamed says whether any of the reports does not name the node's boot.
+func unnamed(reports ...Report) bool {
+	return slices.ContainsFunc(reports, func(r Report) bool { return r.Subject.BootID == "" })
+}
+
+const noBoot = "a report does not name the node's boot, so they may be of different nodes"
+
 func (c *Comparison) add(ch Change, ok bool) {
 	if !ok {
 		return
@@ -190,7 +198,7 @@ func (c *Comparison) add(ch Change, ok bool) {
 
 // decide sets the answer: yes when the five rows are as a fence must leave
 // them and nothing opened.
-func (c *Comparison) decide(noBoot bool) {
+func (c *Comparison) decide(unnamed bool) {
 	c.Answer = Yes
 	reason := func(a Answer, format string, args ...any) {
 		c.Answer = c.Answer.worse(a)
@@ -209,8 +217,8 @@ func (c *Comparison) decide(noBoot bool) {
 			}
 		}
 	}
-	if noBoot {
-		reason(CannotTell, "the reports do not name the node's boot, so they may be of different nodes")
+	if unnamed {
+		reason(CannotTell, noBoot)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -270,6 +271,20 @@ func TestDiff_Notes(t *testing.T) {
 	}
 }
 
+func TestGuessLabel(t *testing.T) {
+	for want, change := range map[string]func(*Report){
+		"host":   func(r *Report) { r.Subject.Runtime = "" },
+		"before": func(r *Report) { r.Controls.Seccomp.Mode = 2 }, // the runtime's own filter is no fence
+		"after":  func(r *Report) { r.Controls.Seccomp.Mode, r.Controls.Landlock.Layers = 2, 1 },
+	} {
+		r := aReport("before", saw("x", Info))
+		change(&r)
+		if got := GuessLabel(r); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 func TestDiff_Golden(t *testing.T) {
 	h, b, a := samples()
 	b.Checks = append(b.Checks, saw("ipc.unix[/tmp/\x1b[2Jx|`y`]", Reachable)) // what a container may put in our way
@@ -320,4 +335,62 @@ func fits(t *testing.T, name, text string, columns int) {
 			t.Errorf("%s: %d columns: %s", name, utf8.RuneCountInString(l), l)
 		}
 	}
+}
+
+// Whatever two reports hold: every attempt has one kind, swapping the reports
+// swaps closed and opened, a yes has no reason against it, and what is
+// printed fits the page and holds no control character.
+func FuzzDiff(f *testing.F) {
+	f.Add("net.tcp.canary[canary:a]", "/proj", uint64(0x1234567), uint64(0x7654321), "evidence")
+	f.Add("work.pty", "\x1b[2J", uint64(0), uint64(0xffffffff), "|`")
+	f.Fuzz(func(t *testing.T, key, target string, was, is uint64, evidence string) {
+		make := func(label string, pick uint64) Report {
+			var fs []Finding
+			for _, k := range []string{"x[" + key + "]", "fs.shared.list[" + target + "]", "fs.mounts", "net.tcp.canary[canary:" + target + "]", "net.tcp.canary", "net.udp.socket", "fs.task.write[cwd]", "net.ifaces", "net.loopback.own", "cred.env[" + key + "]"} {
+				o := pick % 9
+				pick /= 9
+				if o < 8 {
+					fd := saw(k, outcomes[o], "", "", evidence)
+					fd.Severity = severities[o%4]
+					fs = append(fs, fd)
+				}
+			}
+			r := aReport(label, append(fs, saw("ctl.user", Info))...)
+			r.Subject.Hostname, r.Run.Argv = evidence, []string{target}
+			return r
+		}
+		b, a := make("before", was), make("after", is)
+		c, back := Diff(nil, b, a), Diff(nil, a, b)
+		seen := map[Key]bool{}
+		for _, ch := range c.Changes {
+			if seen[ch.Key] || !slices.Contains(Kinds, ch.Kind) {
+				t.Fatalf("%s is there twice, or has the kind %q", ch.Key, ch.Kind)
+			}
+			seen[ch.Key] = true
+		}
+		if n, m := c.Counts[OnlyAfter], back.Counts[OnlyBefore]; n != m {
+			t.Errorf("%d only after, and the other way round %d only before", n, m)
+		}
+		for _, r := range c.Rows {
+			if c.Answer == Yes && r.Answer != Yes {
+				t.Errorf("yes, and %s is %s", r.Name, r.Answer)
+			}
+		}
+		if (c.Answer == Yes) != (len(c.Reasons) == 0) {
+			t.Errorf("%s because %q", c.Answer, c.Reasons)
+		}
+		var text, page bytes.Buffer
+		v := Gate(a, &b, Expectation{Name: key, Closed: []Requirement{req("x"), req("net.tcp.canary | net.udp.socket")}, Open: []Requirement{req("fs.task.write")}})
+		for _, err := range []error{c.Table(&text, 80), v.Table(&text, 80, true), a.Table(&text, 80), a.Brief(&text, 80), c.Markdown(&page)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		fits(t, "table", text.String(), 80)
+		for _, r := range text.String() + page.String() {
+			if r != '\n' && !unicode.IsPrint(r) {
+				t.Fatalf("prints %q", r)
+			}
+		}
+	})
 }

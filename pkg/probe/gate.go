@@ -53,8 +53,9 @@ func Gate(after Report, before *Report, expect Expectation) Verdict {
 		o := originOf(*before)
 		v.Before, g.before = &o, viewOf(before)
 		v.Differ = append(v.Differ, differ("before", *before, "after", after, false)...)
-		if after.Subject.BootID == "" {
-			v.Differ = append(v.Differ, "the reports do not name the node's boot, so they may be of different nodes")
+		if unnamed(*before, after) {
+			v.Answer = CannotTell
+			v.Notes = append(v.Notes, noBoot)
 		}
 		v.Notes = append(v.Notes, g.notes()...)
 	}

@@ -154,6 +154,11 @@ func TestGate_OtherPlace(t *testing.T) {
 		}
 	}
 	a, b := aReport("after", saw("x", Info)), aReport("before", saw("x", Info))
+	b.Subject.BootID = ""
+	if v := Gate(a, &b, e); v.Answer != CannotTell || len(v.Differ) != 0 || len(v.Notes) != 1 {
+		t.Errorf("a boot that is not named: %+v", v)
+	}
+	a, b = aReport("after", saw("x", Info)), aReport("before", saw("x", Info))
 	b.Tool.Version = "0.0.9"
 	if v := Gate(a, &b, e); v.Answer != Yes || len(v.Notes) != 1 {
 		t.Errorf("another version of the tool: %+v", v)

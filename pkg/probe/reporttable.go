@@ -10,27 +10,41 @@ import (
 	"fence/pkg/internal/atomicfile"
 )
 
-// Table prints one report for a person: what this process reaches, by
-// weight, then what it could not tell.
+// Table prints one report for a person: what this process reaches, the
+// weightiest first and with the reason that it matters, then what does not
+// work and what could not be told. Facts and what is shut are in the JSON.
 func (r Report) Table(w io.Writer, columns int) error {
 	p := &page{w: w, columns: columns}
 	o := originOf(r)
 	p.para("", fmt.Sprintf("%s, Linux %s, %s, uid %d, %s; %s", o.Hostname, o.Kernel, o.Arch, o.UID, o.where(), o.controls()))
-	for _, s := range severities {
-		p.findings(fmt.Sprintf("Reachable, %s", s), r.pick(func(f Finding) bool {
-			return f.Outcome == Reachable && f.Severity == s && !isFunction(f.ID)
-		}), func(f Finding) string { return f.Evidence })
+	if o.Runtime == "" && !fenced(r) {
+		p.line("What this account reaches here, a command would if the fence failed.")
+	}
+	whys := map[string]string{}
+	for _, c := range Checks() {
+		whys[c.ID] = c.Why
+	}
+	for _, s := range severities[:3] {
+		list := r.pick(func(f Finding) bool { return f.Outcome == Reachable && f.Severity == s && !isFunction(f.ID) })
+		say := func(f Finding) string { return whys[f.ID] }
+		if s != "high" {
+			say = nil
+		}
+		p.findings("Reachable, of "+s+" weight", list, say)
 	}
 	p.findings("Does not work", r.pick(func(f Finding) bool {
 		return isFunction(f.ID) && (f.Outcome == Denied || f.Outcome == Absent)
 	}), told1)
 	p.findings("Could not tell", r.pick(func(f Finding) bool {
 		return slices.Contains([]Outcome{Unreachable, Timeout, Error}, f.Outcome)
-	}), func(f Finding) string { return string(f.Outcome) + " " + f.Evidence })
-	p.findings("Not tried", r.pick(func(f Finding) bool { return f.Outcome == Skipped }), func(f Finding) string { return f.Evidence })
-	p.findings("Facts", r.pick(func(f Finding) bool { return f.Outcome == Info }), func(f Finding) string { return f.Evidence })
+	}), func(f Finding) string { return string(f.Outcome) + ": " + f.Evidence })
+	p.findings("Not tried", r.pick(func(f Finding) bool { return f.Outcome == Skipped }), func(f Finding) string {
+		reason, _, _ := strings.Cut(f.Evidence, "; ") // what follows differs from target to target
+		return reason
+	})
 	p.line("")
 	p.para("", r.counts())
+	p.line("-o FILE keeps every check and what came back, as JSON")
 	return p.err
 }
 
@@ -47,17 +61,30 @@ func (r Report) pick(ok func(Finding) bool) (out []Finding) {
 	return out
 }
 
+// findings prints a section: what ended alike on one line, or, without say,
+// only the names.
 func (p *page) findings(title string, fs []Finding, say func(Finding) string) {
 	if len(fs) == 0 {
 		return
 	}
-	p.line("")
-	p.line("%s (%d)", title, len(fs))
-	var grid [][]string
+	sec := section{title: title, merge: true}
+	text := map[Key]string{}
+	var keys []Key
 	for _, f := range fs {
-		grid = append(grid, []string{f.Key().String(), clip(say(f), 160)})
+		keys = append(keys, f.Key())
+		sec.changes = append(sec.changes, Change{Key: f.Key()})
+		if say != nil {
+			text[f.Key()] = clip(say(f), 160)
+		}
 	}
-	p.grid("  ", []int{38, 0}, grid)
+	if say == nil {
+		p.line("")
+		p.line("%s (%d)", title, len(fs))
+		p.para("  ", strings.Join(bundle(keys, 2), ", "))
+		return
+	}
+	sec.line = func(ch Change) string { return text[ch.Key] }
+	p.section(sec)
 }
 
 // counts is the tally of outcomes in one line.
