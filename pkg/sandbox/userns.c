@@ -28,7 +28,7 @@ static int put(const char *path, const char *text)
 /* wanted: the command line starts a command ("fence [flags] -- cmd", so
  * argv[1] is a flag or "--") and does not ask for the bare form. It is read
  * from /proc, because only glibc hands it to a constructor; the flags stand
- * at its beginning, and without "--" in it there is no namespace. */
+ * at its beginning. */
 static int wanted(void)
 {
 	static char line[16384];
@@ -49,7 +49,9 @@ static int wanted(void)
 		if (!strcmp(arg, "bare") && (!strcmp(prev, "--form") || !strcmp(prev, "-form")))
 			return 0;
 	}
-	return 0;
+	/* Flags that go on past what was read: a launch, and namespaces are the
+	 * default. */
+	return n == sizeof line - 1;
 }
 
 __attribute__((constructor)) static void enter(void)
