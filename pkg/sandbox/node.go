@@ -58,6 +58,7 @@ type File struct {
 type Descriptor struct {
 	FD            int
 	Dir           bool
+	PathOnly      bool // O_PATH: names a file that nobody opened
 	File          bool // a file or device, which Landlock checks when it is opened again
 	TTY           bool
 	Readable      bool
@@ -200,6 +201,7 @@ func describe(fd int) (Descriptor, error) {
 	if err != nil {
 		return Descriptor{}, err
 	}
+	d.PathOnly = flags&unix.O_PATH != 0
 	mode := flags & unix.O_ACCMODE
 	d.Readable = mode == unix.O_RDONLY || mode == unix.O_RDWR
 	d.Writable = mode == unix.O_WRONLY || mode == unix.O_RDWR

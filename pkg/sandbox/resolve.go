@@ -81,6 +81,11 @@ func (r *resolver) descriptors() {
 				What: fmt.Sprintf("descriptor %d is an open folder (%s), from which the command could reach what the policy hides", d.FD, d.Path),
 				Do:   "give it a file, a pipe or /dev/null: </dev/null",
 			})
+		} else if d.PathOnly {
+			r.refuse(Problem{
+				What: fmt.Sprintf("descriptor %d only names %s (O_PATH), and the command could open it from there", d.FD, d.Path),
+				Do:   "open it as the command shall have it, or give it /dev/null: </dev/null",
+			})
 		}
 	}
 }
