@@ -2,6 +2,7 @@ package probe
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"maps"
 	"os"
@@ -54,7 +55,82 @@ func records(t *testing.T) map[string]struct {
 		w.Write(line)
 		return nil
 	})
+	add("probe.canary", &Canary{}, func(w *bytes.Buffer) error { return writeJSON(w, listening(t)) })
 	return all
+}
+
+// listening is what probe listen says while it listens.
+func listening(t *testing.T) *Canary {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	ready, ended := make(chan *Canary, 1), make(chan error, 1)
+	go func() {
+		ended <- Listen(ctx, ListenOptions{Canary: filepath.Join(t.TempDir(), "canary.json"), Scratch: t.TempDir(), Ready: func(c *Canary) { ready <- c }})
+	}()
+	var c *Canary
+	select {
+	case c = <-ready:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	return c
+}
+
+// What the probe finds here fits too, and comes back as it went.
+func TestRecords_RealReport(t *testing.T) {
+	r, err := RunAll(t.Context(), Options{Label: "host"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := text(t, r)
+	if err := validate(t, "probe.report", []byte(out)); err != nil {
+		t.Error(err)
+	}
+	again, err := Decode("host.json", strings.NewReader(out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := text(t, again); s != out {
+		t.Errorf("decoded and printed again it differs:\n%s", s)
+	}
+	strict, err := BuiltIn("strict")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, write := range map[string]func(*bytes.Buffer) error{
+		"probe.diff": func(w *bytes.Buffer) error { return Diff(&again, again, again).Write(w) },
+		"probe.gate": func(w *bytes.Buffer) error { return Gate(again, &again, strict).Write(w) },
+	} {
+		var b bytes.Buffer
+		if err := write(&b); err != nil {
+			t.Fatal(err)
+		}
+		if err := validate(t, name, b.Bytes()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if v := Gate(again, nil, strict); v.Answer != No {
+		t.Errorf("without a fence strict says %s", v.Answer)
+	}
+	// Every requirement finds its attempts in a real report.
+	for _, name := range Expectations() {
+		e, err := BuiltIn(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := gate{views{after: viewOf(&again)}}
+		for _, req := range slices.Concat(e.Closed, e.Open) {
+			for _, p := range req {
+				if len(g.matching(p)) == 0 {
+					t.Errorf("%s asks for %s, which no real report has", name, p)
+				}
+			}
+		}
+	}
 }
 
 func TestRecords_FitTheirSchemas(t *testing.T) {
