@@ -82,7 +82,9 @@ func restrict(rs Ruleset) error {
 	}
 	rules := make([]landlock.Rule, 0, len(rs.Paths))
 	for _, p := range rs.Paths {
-		rules = append(rules, landlock.PathAccess(landlock.AccessFSSet(p.Rights), p.Path))
+		// In the bare form folders are granted entry by entry, and others make
+		// and remove files in /tmp all the time. What is gone grants nothing.
+		rules = append(rules, landlock.PathAccess(landlock.AccessFSSet(p.Rights), p.Path).IgnoreIfMissing())
 	}
 	fd, flags, err := config.NewRulesetFD(rules...)
 	if err != nil {
