@@ -2,12 +2,14 @@
 
 package seccomp
 
-// numbers has every system call, sorted by name; -1 where an architecture has
-// no such call.
-var numbers = [...]struct {
+// numbered is a system call's number by architecture, -1 where there is no such call.
+type numbered struct {
 	name         string
 	amd64, arm64 int16
-}{
+}
+
+// numbers has every system call, sorted by name.
+var numbers = [...]numbered{
 	{"_sysctl", 156, -1},
 	{"accept", 43, 202},
 	{"accept4", 288, 242},

@@ -165,8 +165,7 @@ var auditArch = map[string]uint32{
 
 // Known says whether any architecture has a system call of that name.
 func Known(name string) bool {
-	_, ok := slices.BinarySearch(Names(), name)
-	return ok
+	return slices.ContainsFunc(numbers[:], func(n numbered) bool { return n.name == name })
 }
 
 // Names returns the names of all system calls, sorted.
