@@ -428,6 +428,14 @@ func (s *site) openNothing(p string, flags int, mode uint32) Finding {
 		if errors.Is(err, unix.ELOOP) {
 			return s.followed(p, flags)
 		}
+		if errors.Is(err, unix.ETXTBSY) {
+			// It is being run: the kernel says so before it asks whether the mount is
+			// read-only. access(2) asks that first, but knows nothing of Landlock: its
+			// yes is no answer.
+			if e := unix.Faccessat(unix.AT_FDCWD, p, unix.W_OK, 0); e != nil {
+				return s.pathFinding(p, ask, "faccessat", errnoOf(e))
+			}
+		}
 		return s.pathFinding(p, ask, "open", errnoOf(err))
 	}
 	unix.Close(fd)
