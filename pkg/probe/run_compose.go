@@ -39,8 +39,9 @@ var composites = map[string][]leg{
 }
 
 // compose computes a composite from the findings that it rests on: reachable
-// if every leg is, closed if one leg is proven closed, and otherwise an
-// error: it could not tell.
+// if every leg is, closed if one leg is proven closed, skipped if what is
+// missing was not asked for or cannot be asked here, and otherwise an error: it
+// could not tell.
 func compose(id string, fs []Finding) Finding {
 	legs, ok := composites[id]
 	if !ok {
@@ -48,7 +49,7 @@ func compose(id string, fs []Finding) Finding {
 	}
 	f := Finding{Outcome: Reachable}
 	var open, shut, doubt []string
-	refused := false
+	refused, failed := false, false
 	for _, l := range legs {
 		state, via := l.read(fs)
 		switch state {
@@ -59,6 +60,7 @@ func compose(id string, fs []Finding) Finding {
 			refused = refused || state == Denied
 		default:
 			doubt = append(doubt, l.name)
+			failed = failed || state != Skipped
 		}
 		for _, g := range fs {
 			if l.ids(g) && !slices.Contains(f.DependsOn, g.ID) {
@@ -82,14 +84,17 @@ func compose(id string, fs []Finding) Finding {
 	case len(shut) > 0:
 		f.Outcome = Absent
 	case len(doubt) > 0:
-		f.Outcome = Error
+		f.Outcome = Skipped
+		if failed {
+			f.Outcome = Error
+		}
 		f.Evidence = "could not tell: " + f.Evidence
 	}
 	return f
 }
 
 // read is the state of a leg: open by its first open door, closed when all
-// that was tried is closed, else unknown.
+// that was tried is closed, skipped when the rest was, else unknown.
 func (l leg) read(fs []Finding) (Outcome, string) {
 	state := Outcome("")
 	for _, f := range fs {
@@ -103,6 +108,10 @@ func (l leg) read(fs []Finding) (Outcome, string) {
 		case Denied, Absent:
 			if state == "" || state == Absent && f.Outcome == Denied {
 				state = f.Outcome
+			}
+		case Skipped:
+			if state != Error {
+				state = Skipped
 			}
 		default:
 			state = Error

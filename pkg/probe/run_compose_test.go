@@ -31,7 +31,9 @@ func TestCompose(t *testing.T) {
 		{"the controller did not answer", "slurm.submit", findings("slurm.munge[/run] reachable", "slurm.ctld timeout", "slurm.conf[/etc] reachable"), Error},
 		{"one door of a leg is unknown", "slurm.submit", findings("slurm.munge absent", "slurm.sack error", "slurm.ctld[c] reachable", "slurm.conf[/etc] reachable"), Error},
 		{"unreachable proves nothing", "slurm.submit", findings("slurm.munge[/run] reachable", "slurm.ctld[c] unreachable", "slurm.conf[/etc] reachable"), Error},
-		{"left out", "slurm.submit", findings("slurm.munge skipped", "slurm.ctld[c] reachable", "slurm.conf[/etc] reachable"), Error},
+		{"left out", "slurm.submit", findings("slurm.munge skipped", "slurm.ctld[c] reachable", "slurm.conf[/etc] reachable"), Skipped},
+		{"left out, and one failed", "slurm.submit", findings("slurm.munge skipped", "slurm.ctld[c] timeout", "slurm.conf[/etc] reachable"), Error},
+		{"left out beside one that failed", "slurm.submit", findings("slurm.munge error", "slurm.sack skipped", "slurm.ctld[c] reachable", "slurm.conf[/etc] reachable"), Error},
 		{"nothing known", "slurm.submit", nil, Error},
 
 		{"agent and another node", "ssh.lateral", findings("ipc.unix[/tmp/ssh-x/agent.1] reachable", "net.tcp.cluster[n2:22] reachable"), Reachable},
@@ -39,7 +41,7 @@ func TestCompose(t *testing.T) {
 		{"a public key is none", "ssh.lateral", findings("cred.files[~/.ssh/id_rsa.pub] reachable", "cred.files[~/.ssh/id_*] absent", "net.tcp.cluster[n2:22] reachable"), Absent},
 		{"another port is no login", "ssh.lateral", findings("ssh.keysign reachable", "net.tcp.cluster[filer:2049] reachable", "net.tcp.cluster[n2:22] denied"), Denied},
 		{"no socket at all", "ssh.lateral", findings("ssh.keysign reachable", "net.tcp.cluster denied"), Denied},
-		{"no node is known", "ssh.lateral", findings("ssh.keysign reachable", "net.tcp.cluster skipped"), Error},
+		{"no node is known", "ssh.lateral", findings("ssh.keysign reachable", "net.tcp.cluster skipped"), Skipped},
 		{"BUG", "no.such", nil, Error},
 	} {
 		f := compose(c.id, c.fs)
