@@ -163,6 +163,14 @@ func TestDiff_Answer(t *testing.T) {
 				set(r, "fs.shared.write", Absent)
 			}
 		}, want: Yes, row: "Shared", words: " not mounted not mounted", says: "list of mounts"},
+		{name: "nothing was mounted, and the mounts were not read", noHost: true, change: func(h, b, a *Report) {
+			for _, r := range []*Report{b, a} {
+				drop(r, "fs.shared.list")
+				drop(r, "fs.shared.write")
+				set(r, "fs.mounts", Error)
+				set(r, "fs.shared.list", Absent)
+			}
+		}, want: CannotTell, row: "Shared", words: " could not tell could not tell"},
 		{name: "a path that no report ever saw", noHost: true, change: func(h, b, a *Report) {
 			for _, r := range []*Report{b, a} {
 				r.Subject.Runtime = ""

@@ -101,7 +101,10 @@ func (v views) unmounted(k Key) bool {
 const maxListed = 60
 
 // mountsListed says whether the report shows every mount of a container.
-func (v *view) mountsListed() bool {
+func (v *view) mountsListed() bool { return v.mountsRead() && v.rep.Subject.Runtime != "" }
+
+// mountsRead says whether the kernel's list of mounts could be read.
+func (v *view) mountsRead() bool {
 	ok := false
 	for _, f := range v.rep.Checks {
 		if f.ID == "fs.mounts" {
@@ -111,7 +114,13 @@ func (v *view) mountsListed() bool {
 			ok = true
 		}
 	}
-	return ok && v.rep.Subject.Runtime != ""
+	return ok
+}
+
+// unlisted says that k means "there is no shared path", in a report that
+// could not know.
+func (v *view) unlisted(k Key) bool {
+	return k.Target == "" && (strings.HasPrefix(k.ID, "fs.shared.") || k.ID == "fs.meta") && !v.mountsRead()
 }
 
 // needsControl says whether k is an attempt to reach the operator's canary

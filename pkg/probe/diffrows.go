@@ -165,6 +165,9 @@ func (v views) doorCell(rule rowRule, r *view) Cell {
 		return Cell{Word: rule.words[Reachable], RestsOn: by[open], state: open}
 	case len(by[unknown]) > 0:
 		k := by[unknown][0]
+		if r.unlisted(k) {
+			return Cell{Word: string(CannotTell), Why: "the mounts could not be listed", RestsOn: by[unknown]}
+		}
 		return Cell{Word: string(CannotTell), Why: fmt.Sprintf("%s: %s", k, why(r.seen(k))), RestsOn: by[unknown]}
 	case len(by[shut]) > 0:
 		c := Cell{Word: rule.word(r, by[shut]), RestsOn: by[shut], state: shut}

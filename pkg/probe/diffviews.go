@@ -105,6 +105,9 @@ func (v views) any(k Key) Finding {
 // there was something to reach, or that no interface leads out.
 func (v views) state(r *view, k Key) state {
 	s := r.seen(k)
+	if s != nil && r.unlisted(k) {
+		return unknown
+	}
 	if s == nil || s.Outcome != Unreachable && (s.Outcome != Absent || !needsControl(k)) {
 		return stateOf(s)
 	}

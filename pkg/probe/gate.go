@@ -216,6 +216,8 @@ func (g gate) attempt(want string, k Key) Result {
 		r.Answer, r.Reason = Yes, "no longer listed"
 	case r.Seen == nil:
 		r.Reason = "not tried; before it was " + string(r.Before.Outcome)
+	case g.after.unlisted(k):
+		r.Reason = "the mounts could not be listed, so a shared path may be there"
 	case s == unknown, s == value:
 		r.Reason = why(r.Seen)
 	case (s == open) != (want == "open"):

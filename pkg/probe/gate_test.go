@@ -79,6 +79,9 @@ func TestGate(t *testing.T) {
 		{name: "neither place works", open: "fs.task.write[/tmp] | fs.task.write[cwd]", after: []Finding{saw("fs.task.write[/tmp]", Denied), saw("fs.task.write[cwd]", Denied)},
 			before: []Finding{saw("x", Info)}, want: No, reason: "denied"},
 		{name: "a function hung", open: "work.fork", after: []Finding{saw("work.fork", Timeout)}, before: []Finding{saw("x", Info)}, want: CannotTell, reason: "no answer"},
+		{name: "no shared path, by the list of mounts", closed: "fs.shared.list", after: []Finding{saw("fs.shared.list", Absent), saw("fs.mounts", Info)}, before: []Finding{saw("x", Info)}, want: Yes},
+		{name: "no shared path, and the mounts were not read", closed: "fs.shared.list", after: []Finding{saw("fs.shared.list", Absent), saw("fs.mounts", Error)},
+			before: []Finding{saw("x", Info)}, want: CannotTell, reason: "the mounts could not be listed"},
 		{name: "nothing is asked", after: []Finding{saw("x", Info)}, before: []Finding{saw("x", Info)}, want: CannotTell},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
