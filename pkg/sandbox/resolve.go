@@ -2,12 +2,14 @@ package sandbox
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
 	"strings"
 
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
 
 	"fence/pkg/policy"
 	"fence/pkg/seccomp"
@@ -60,7 +62,7 @@ type resolver struct {
 
 func (r *resolver) refuse(p Problem) {
 	if p.Accept != "" && r.accepted(p.Accept) {
-		r.lost(p.What + " (accepted)")
+		r.lost(cmp.Or(p.Taken, p.What) + " (accepted)")
 		return
 	}
 	r.problems = append(r.problems, p)
@@ -284,29 +286,39 @@ func (r *resolver) devices() []string {
 func (r *resolver) bare() {
 	n := r.rs.Node
 	why := errText(cmp.Or(n.Namespaces.User, n.Namespaces.Mount))
+	hidden := map[string][]string{} // by the name under which it may be accepted
 	for i, h := range r.rs.Hidden {
 		r.rs.Hidden[i].How = "landlock"
-		problem := Problem{
-			What:   fmt.Sprintf("%s is visible here and must be hidden, and this node does not let fence cover it (user namespace: %s)", h.Path, why),
-			Do:     "start the container without it: apptainer exec --no-mount " + noMount(h) + ` (eval "$(fence env)" does it for the whole job)`,
-			Accept: AcceptLandlockHide,
-		}
-		if n.Container == "" {
-			problem.Do = `run the command in a container that does not mount it: eval "$(fence env)"; apptainer exec IMAGE /.fence/fence -- COMMAND`
-		}
+		accept := AcceptLandlockHide
 		if h.Set == policy.SetSockets && n.Landlock.FS&ll.AccessFSResolveUnix == 0 {
-			problem.Accept = AcceptSockets
+			accept = AcceptSockets
 		}
-		r.refuse(problem)
+		hidden[accept] = append(hidden[accept], h.Path)
 	}
+	var tmp []string
 	for _, dir := range tmpDirs {
 		if slices.Contains(r.rs.Policy.Filesystem.Write, policy.SetTmp) && r.hostsTmp(dir) {
+			tmp = append(tmp, dir)
+		}
+	}
+	without := r.without(len(tmp) > 0)
+	for _, accept := range []struct{ name, taken string }{
+		{AcceptLandlockHide, "closed by Landlock alone, to opening, listing, reading and writing: stat still shows what exists in "},
+		{AcceptSockets, "sockets can be connected to, and their daemons take orders: "},
+	} {
+		if paths := hidden[accept.name]; len(paths) > 0 {
 			r.refuse(Problem{
-				What:   dir + " is the host's, with the files and sockets of others, and this node does not let fence give the command its own",
-				Do:     `start the container with its own: apptainer exec -C (eval "$(fence env)" sets it)`,
-				Accept: AcceptHostTmp,
+				What: fmt.Sprintf("%s is visible here and must be hidden, and this node does not let fence cover it (user namespace: %s)%s",
+					paths[0], why, andSo(paths[1:])),
+				Do: without, Accept: accept.name, Taken: accept.taken + strings.Join(paths, ", "),
 			})
 		}
+	}
+	if len(tmp) > 0 {
+		r.refuse(Problem{
+			What: tmp[0] + " is the host's, with the files and sockets of others, and this node does not let fence give the command its own" + andSo(tmp[1:]),
+			Do:   without, Accept: AcceptHostTmp,
+		})
 	}
 	if slices.Contains(r.rs.Policy.Filesystem.Write, policy.SetRoot) {
 		r.lost("nothing new can be made directly in /, and a folder there that is removed cannot be made again")
@@ -319,12 +331,55 @@ func (r *resolver) bare() {
 	}
 }
 
-// noMount is what Apptainer's --no-mount takes for a hidden path.
-func noMount(h Hidden) string {
-	if h.Set == policy.SetHome {
-		return "home,cwd"
+func andSo(more []string) string {
+	if len(more) == 0 {
+		return ""
 	}
-	return h.Path + ",cwd"
+	return "; the same goes for " + strings.Join(more, ", ")
+}
+
+// without is how to start the container so that there is nothing to hide: one
+// line that can be typed as it is.
+func (r *resolver) without(contain bool) string {
+	n := r.rs.Node
+	if n.Container == "" {
+		return `run the command in a container that does not mount it: eval "$(fence env)"; apptainer exec IMAGE /.fence/fence -- COMMAND`
+	}
+	var words, image []string
+	home := false
+	for _, h := range r.rs.Hidden {
+		mount := "/"
+		for _, m := range n.Mounts {
+			if within(h.Path, m.Path) && len(m.Path) > len(mount) {
+				mount = m.Path
+			}
+		}
+		isHome := h.Set == policy.SetHome || mount == n.Home || mount == env(n.Env, "HOME")
+		home = home || isHome || within(n.Home, h.Path)
+		switch {
+		case withinAny(h.Path, tmpDirs):
+			contain = true
+		case mount == "/":
+			image = append(image, h.Path)
+		case !isHome && !slices.Contains(words, mount):
+			words = append(words, mount)
+		}
+	}
+	exec := "apptainer exec"
+	if contain {
+		exec += " -C" // which mounts an empty home
+	}
+	if home || contain {
+		words = append(words, "home")
+	}
+	var lines []string
+	if len(words) > 0 {
+		lines = append(lines, fmt.Sprintf(`start the container without it: %s --no-mount %s,cwd (eval "$(fence env)" does it for the whole job)`, exec, strings.Join(words, ",")))
+	}
+	if len(image) > 0 {
+		lines = append(lines, "of the image itself, where only a user namespace can cover it: "+strings.Join(image, ", "))
+	}
+	return strings.Join(lines, "\n")
 }
 
 // paths lists the Landlock rules.
@@ -575,6 +630,9 @@ func (r *resolver) workdir() {
 func errText(err error) string {
 	if err == nil {
 		return "in force"
+	}
+	if errors.Is(err, unix.ENOSPC) {
+		return "ENOSPC, no more are allowed here: user.max_*_namespaces"
 	}
 	return err.Error()
 }

@@ -85,6 +85,7 @@ type Problem struct {
 	What   string // one sentence
 	Do     string // what the person can do
 	Accept string // the name under which it may be accepted, "" if never
+	Taken  string // what is lost where it was accepted; "": What
 }
 
 // Refusal is why a policy cannot be enforced here. Nothing has run.
