@@ -594,11 +594,11 @@ func (r *resolver) environment() {
 	image := func(name string) bool { return n.ImageEnv[name] }
 	for _, kv := range n.Env {
 		name, value, ok := strings.Cut(kv, "=")
-		if !ok || !e.Keeps(name, image) {
+		if ok && policy.LooksSecret(name, value) {
+			r.rs.Dropped = append(r.rs.Dropped, name) // said, although most would not be kept anyway
 			continue
 		}
-		if policy.LooksSecret(name, value) {
-			r.rs.Dropped = append(r.rs.Dropped, name)
+		if !ok || !e.Keeps(name, image) {
 			continue
 		}
 		if !slices.ContainsFunc(e.Set, func(v policy.Variable) bool { return v.Name == name }) {
