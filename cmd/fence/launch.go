@@ -276,7 +276,7 @@ func cannotRun(err error) error {
 	case errors.As(err, &missing):
 		hint := "PATH inside is " + missing.Path
 		if strings.Contains(missing.Command, "/") {
-			hint = "the fence hides some folders: fence explain lists them"
+			hint = "the fence hides some folders, fence explain lists them; or what its #! line names is not there"
 		}
 		return &cli.Error{Code: cli.NotFound, Err: err, Hint: hint}
 	case errors.Is(err, syscall.ENOEXEC):

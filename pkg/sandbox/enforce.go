@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -151,6 +152,9 @@ func Exec(rs Ruleset, argv []string) error {
 	if !strings.Contains(argv[0], "/") {
 		candidates = nil
 		for _, dir := range strings.Split(env(rs.Env, "PATH"), ":") {
+			if argv[0] == "" {
+				break // no name of anything
+			}
 			candidates = append(candidates, path.Join(dir, argv[0]))
 		}
 	}
@@ -176,4 +180,6 @@ func Exec(rs Ruleset, argv []string) error {
 // NotFoundError is a command that is not there, seen from inside the fence.
 type NotFoundError struct{ Command, Path string }
 
-func (e *NotFoundError) Error() string { return e.Command + ": no such command inside the fence" }
+func (e *NotFoundError) Error() string {
+	return cmp.Or(e.Command, `""`) + ": no such command inside the fence"
+}
