@@ -98,15 +98,28 @@ func flagNames(c *cli.Command) []string {
 	return names
 }
 
-// usageError turns the flag parser's error into ours: an unknown flag gets
-// the nearest known one as a hint.
+// usageError turns the flag parser's error into ours: it names the flag as it
+// is typed, and an unknown flag gets the nearest known one as a hint.
 func usageError(ctx *cli.Context, err error, _ bool) error {
+	if ctx.Command == nil {
+		return err
+	}
+	hint := "run '" + ctx.Command.HelpName + " --help' for the flags"
+	if name, ok := strings.CutPrefix(err.Error(), "flag needs an argument: -"); ok {
+		return Usagef(hint, "--%s needs a value", strings.TrimPrefix(name, "-"))
+	}
+	// The standard library's flag package: invalid value "x" for flag -n: WHY
+	if rest, ok := strings.CutPrefix(err.Error(), "invalid value "); ok {
+		if value, rest, ok := strings.Cut(rest, " for flag -"); ok {
+			name, _, _ := strings.Cut(rest, ": ")
+			return Usagef(hint, "--%s: %s is not a value that it takes", strings.TrimPrefix(name, "-"), value)
+		}
+	}
 	what, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
-	if !unknown || ctx.Command == nil {
+	if !unknown {
 		return err
 	}
 	what = strings.TrimPrefix(what, "-")
-	hint := "run '" + ctx.Command.HelpName + " --help' for the flags"
 	if near := Suggest(what, flagNames(ctx.Command)); near != "" {
 		hint = "did you mean --" + near + "?\n" + hint
 	}

@@ -107,6 +107,24 @@ func TestMain_UnknownFlag(t *testing.T) {
 	}
 }
 
+func TestMain_BadValue(t *testing.T) {
+	for line, want := range map[string]string{
+		"t gate a --expect": "--expect needs a value",
+		"t gate -n nine":    `--n: "nine" is not a value that it takes`,
+		"t gate --n=9e9":    `--n: "9e9" is not a value that it takes`,
+		"t gate --wait x":   `--wait: "x" is not a value that it takes`,
+	} {
+		app := testApp(nil)
+		app.Commands[0].Flags = append(app.Commands[0].Flags, &cli.IntSliceFlag{Name: "n"}, &cli.DurationFlag{Name: "wait"})
+		prepare(app)
+		err := app.Run(Reorder(app, strings.Fields(line)))
+		var e *Error
+		if !errors.As(err, &e) || e.Code != Usage || e.Error() != want || e.Hint != "run 't gate --help' for the flags" {
+			t.Errorf("%s: got %#v, want %s", line, err, want)
+		}
+	}
+}
+
 func TestIsTerminal(t *testing.T) {
 	f, err := os.Open(os.DevNull)
 	if err != nil {
