@@ -58,44 +58,95 @@ func commands() *urfave.App {
 		Description:     help,
 		HideHelpCommand: true,
 		Action: func(c *urfave.Context) error {
-			return cli.Usagef("fence -- "+c.Args().First()+" runs it as a command", "%q is not a subcommand", c.Args().First())
+			hint := "fence -- " + c.Args().First() + " runs it as a command"
+			if s := cli.Suggest(c.Args().First(), []string{"env", "check", "explain", "policies"}); s != "" {
+				hint = "did you mean fence " + s + "?\n" + hint
+			}
+			return cli.Usagef(hint, "%q is not a subcommand", c.Args().First())
 		},
 		Commands: []*urfave.Command{
 			{
 				Name:      "env",
 				Usage:     "print export lines for eval: apptainer exec then mounts nothing of the site",
 				UsageText: `eval "$(fence env)"`,
-				Description: "Sets APPTAINER_* so that a container sees nothing of the site, has its own\n" +
-					"/tmp, /dev, processes and environment, and has these tools, read-only, below\n/.fence. A big /tmp needs a folder: --tmp DIR (each job its own).",
-				Flags:  []urfave.Flag{&urfave.StringFlag{Name: "tmp", Usage: "a folder of this job on a local disk, for /tmp and /var/tmp inside"}},
-				Action: printEnv,
+				Description: `Sets APPTAINER_* so that a container sees nothing of the site, has its own
+/tmp, /dev, processes and environment, and has these tools, read-only, below
+/.fence. A big /tmp needs a folder: --tmp DIR (each job its own).
+
+Examples:
+  eval "$(fence env)"
+  apptainer exec img.sif /.fence/fence -- python3 solve.py
+  mkdir "$TMPDIR/big"; eval "$(fence env --tmp "$TMPDIR/big")"
+
+Exit codes: 0 the lines were printed, 2 wrong flags, 3 could not tell where
+fence lies.`,
+				Flags:  []urfave.Flag{&urfave.StringFlag{Name: "tmp", Usage: "use the folder `DIR` of this job, on a local disk, for /tmp and /var/tmp inside"}},
+				Action: noArguments(printEnv),
 			},
 			{
-				Name:        "check",
-				Usage:       "say what this node can enforce, and which built-in policies can run here",
-				Description: "Tries each thing in a child process and changes nothing. Exit code 0: the\nstrict policy can be enforced here; 1: it cannot, and the lines say why.",
-				Flags:       []urfave.Flag{asJSON},
-				Action:      check,
+				Name:  "check",
+				Usage: "say what this node can enforce, and which built-in policies can run here",
+				Description: `Tries each thing in a child process and changes nothing.
+
+Examples:
+  fence check
+  srun fence check                         (a compute node, not the login node)
+  apptainer exec img.sif /.fence/fence check
+  fence check --json | jq .node.landlock.abi
+
+Exit codes: 0 the strict policy can be enforced here, 1 it cannot, and the
+lines say why, 2 wrong flags.`,
+				Flags:  []urfave.Flag{asJSON},
+				Action: noArguments(check),
 			},
 			{
-				Name:        "explain",
-				Usage:       "say what a policy comes to on this node; runs nothing",
-				UsageText:   "fence explain [the flags of a launch] [--json]",
-				Description: "Exit code 0, or 125 with the reason if the policy cannot be enforced here.",
-				Flags:       append(policyFlags(), asJSON),
-				Action:      explain,
+				Name:      "explain",
+				Usage:     "say what a policy comes to on this node; runs nothing",
+				UsageText: "fence explain [the flags of a launch] [--json]",
+				Description: `Takes the flags of a launch and says what they come to: what is hidden and
+how, what is opened and why, what this node cannot do.
+
+Examples:
+  fence explain
+  fence explain --policy ./wheels.toml
+  apptainer exec img.sif /.fence/fence explain --form bare
+  fence explain --json | jq .status.hidden
+
+Exit codes: 0 it can be enforced here, 125 it cannot, with the reason, 2 wrong
+flags or a policy that does not parse.`,
+				Flags:  append(policyFlags(), asJSON),
+				Action: noArguments(explain),
 			},
 			{
 				Name:      "policies",
 				Usage:     "list the built-in policies, or print one",
 				ArgsUsage: "[NAME]",
-				Action:    printPolicies,
+				Description: `Examples:
+  fence policies
+  fence policies strict > mine.toml        (a start for a policy of your own)
+
+Exit codes: 0 printed, 2 there is no such policy.`,
+				Action: printPolicies,
 			},
 		},
 	}
 }
 
+// noArguments refuses what a command would pass over in silence: "fence env
+// CMD" starts nothing.
+func noArguments(action urfave.ActionFunc) urfave.ActionFunc {
+	return func(c *urfave.Context) error {
+		if c.Args().Present() {
+			return cli.Usagef("fence [flags] -- COMMAND runs a command", "fence %s takes flags only: %q", c.Command.Name, c.Args().First())
+		}
+		return action(c)
+	}
+}
+
 func printPolicies(c *urfave.Context) error {
+	if c.NArg() > 1 {
+		return cli.Usagef("", "fence policies takes one name: %q", c.Args().Get(1))
+	}
 	if name := c.Args().First(); name != "" {
 		data, ok := policies.Get(name)
 		if !ok {
@@ -256,9 +307,6 @@ func explain(c *urfave.Context) error {
 	o, err := optionsFrom(c)
 	if err != nil {
 		return err
-	}
-	if c.Args().Present() {
-		return cli.Usagef("", "explain takes flags only, and runs nothing: %q", c.Args().First())
 	}
 	p, err := o.load()
 	if err != nil {
