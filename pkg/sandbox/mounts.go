@@ -29,7 +29,8 @@ type MountOp struct {
 	ReadOnly bool      `json:"read_only,omitempty"` // MountShow
 	Holds    bool      `json:"holds,omitempty"`     // MountMaskDir: something is shown inside it
 	Devices  []string  `json:"devices,omitempty"`   // MountDev: opened device nodes
-	Dir      bool      `json:"dir,omitempty"`       // MountShow: a folder; MountPin: absent, make it first
+	Dir      bool      `json:"dir,omitempty"`       // MountShow, MountPin: a folder
+	Absent   bool      `json:"absent,omitempty"`    // MountPin: make it first
 }
 
 func (k MountKind) String() string {
@@ -105,9 +106,9 @@ func (op MountOp) apply(clone int) error {
 	case MountReadOnly:
 		return setReadOnly(op.Path, unix.AT_RECURSIVE)
 	case MountPin:
-		if op.Dir {
-			// Absent: whoever can make it decides what the runtime runs next.
-			if err := os.Mkdir(op.Path, 0o755); errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) {
+		if op.Absent {
+			// Whoever can make it decides what the runtime runs next.
+			if err := makeEmpty(op.Path, op.Dir); errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) {
 				return nil // nor can the command make it
 			} else if err != nil {
 				return err
@@ -121,6 +122,17 @@ func (op MountOp) apply(clone int) error {
 		return &os.PathError{Op: "mounting over", Path: op.Path, Err: err}
 	}
 	return nil
+}
+
+func makeEmpty(p string, dir bool) error {
+	if dir {
+		return os.Mkdir(p, 0o755)
+	}
+	f, err := os.OpenFile(p, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // setReadOnly keeps every other flag as it is, which mount(2) cannot.

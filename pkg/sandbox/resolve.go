@@ -11,6 +11,7 @@ import (
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 
+	"fence/pkg/host"
 	"fence/pkg/policy"
 	"fence/pkg/seccomp"
 )
@@ -223,17 +224,24 @@ func (r *resolver) mounts() {
 			ops = append(ops, MountOp{Kind: MountReadOnly, Path: dir})
 		}
 	}
+	// A root of Apptainer's own making has what the runtime runs. In another,
+	// whatever of it the command makes would be run.
+	complete := n.Container == "" || n.Stat("/.singularity.d/env").Dir && n.Stat("/.singularity.d/runscript").Exists
 	for _, p := range protected {
-		if n.rootReadOnly() {
-			break // nothing there can be changed
+		if n.rootReadOnly() && !n.mountsIn(p) {
+			continue // nothing there can be changed
 		}
-		f := n.Lstat(p)
-		// Without Apptainer's folder, one that the command makes would be run.
-		if f.Exists || p == "/.singularity.d" && n.Container != "" {
-			ops = append(ops, MountOp{Kind: MountPin, Path: p, Dir: !f.Exists})
+		if f := n.Lstat(p); f.Exists || !complete {
+			ops = append(ops, MountOp{Kind: MountPin, Path: p, Absent: !f.Exists, Dir: p == "/.fence" || p == "/.singularity.d"})
 		}
 	}
 	r.rs.Mounts = ops
+}
+
+// mountsIn reports whether something is mounted on p or below: it may be
+// writable where the root is not.
+func (n Node) mountsIn(p string) bool {
+	return slices.ContainsFunc(n.Mounts, func(m host.Mount) bool { return within(m.Path, p) })
 }
 
 func (n Node) rootReadOnly() bool {

@@ -199,7 +199,7 @@ func mounted(ops []MountOp) error {
 		}
 		var st unix.Statx_t
 		err := unix.Statx(unix.AT_FDCWD, op.Path, flags, unix.STATX_MNT_ID, &st)
-		if op.Kind == MountPin && op.Dir && err == unix.ENOENT {
+		if op.Kind == MountPin && op.Absent && err == unix.ENOENT {
 			continue // absent, and the command cannot make it either
 		}
 		if err != nil {
