@@ -5,39 +5,42 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"fence/test/kernels"
 )
 
-// build builds a program or, with test, a package's test binary: static, for the guest.
-func build(t *testing.T, pkg string, test bool) string {
+// build builds a program of the tests, static, for the guest.
+func build(t *testing.T, arch, pkg string) string {
 	t.Helper()
-	to := filepath.Join(t.TempDir(), filepath.Base(pkg))
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", to, pkg}
-	if test {
-		args = []string{"test", "-c", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", to, pkg}
-	}
+	return goTool(t, arch, filepath.Base(pkg), "build", pkg)
+}
+
+func goTool(t *testing.T, arch, name string, words ...string) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), name)
+	args := append(slices.Clone(words[:len(words)-1]), "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", to, words[len(words)-1])
 	cmd := exec.Command("go", args...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+arch)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("go %v: %v\n%s", args, err, out)
 	}
 	return to
 }
 
 // abiwrap's own tests on each kernel: what it thinks that an ABI is, is what the kernel of that ABI says.
 func TestAbiwrap(t *testing.T) {
-	list := kernels.Fetched(t)
-	files := []kernels.File{
-		{Path: "/usr/bin/abiwrap", From: build(t, "fence/test/abiwrap", false)},
-		{Path: "/usr/bin/abiwrap.test", From: build(t, "fence/test/abiwrap", true)},
-	}
-	for _, k := range list {
+	for _, k := range kernels.Fetched(t) {
 		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
+			files := []kernels.File{
+				{Path: "/usr/bin/abiwrap", From: build(t, k.Arch, "fence/test/abiwrap")},
+				{Path: "/usr/bin/abiwrap.test", From: goTool(t, k.Arch, "abiwrap.test", "test", "-c", "fence/test/abiwrap")},
+			}
 			r := kernels.Boot(t, kernels.Spec{Kernel: k, Files: files, Commands: []kernels.Command{{
 				Argv: []string{"/usr/bin/abiwrap.test", "-test.v"}, Env: []string{"ABIWRAP=/usr/bin/abiwrap"},
-				Set: map[string]string{"kernel.yama.ptrace_scope": "1"}, Seconds: 120,
+				Set: map[string]string{"kernel.yama.ptrace_scope": "1"}, Seconds: 300,
 			}}})
 			o := r.Outcomes[0]
 			if o.Exit != 0 || o.Killed || !bytes.Contains(o.Stdout, []byte("--- PASS: TestRealKernel")) {

@@ -5,9 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"fence/test/kernels"
 )
@@ -20,15 +25,19 @@ type node struct {
 	none     string   // the errno of every Landlock call, with abi 0
 	lies     []string // rights that the number promises and the kernel refuses, by fence's names
 	yama     int
-	noUserNS bool // user.max_user_namespaces=0
-	noNetNS  bool // user.max_net_namespaces=0
-	pidns    bool // in a user and pid namespace with its own /proc, as apptainer exec --pid leaves it
-	accept   bool // the person takes by name what only mounts can hide
+	noUserNS string // the sysctl that is 0, so that an ordinary user gets no user namespace; "" if one does
+	noMounts bool   // user.max_mnt_namespaces=0: a user namespace, and nothing to do in it
+	noNetNS  bool   // user.max_net_namespaces=0
+	pidns    bool   // in a user and pid namespace with its own /proc, as apptainer exec --pid leaves it
+	accept   bool   // the person takes by name what only mounts can hide
 }
 
 func (n node) has(right string, since int) bool {
 	return n.abi >= since && !slices.Contains(n.lies, right)
 }
+
+// bare: no namespace in which anything could be mounted.
+func (n node) bare() bool { return n.noUserNS != "" || n.noMounts }
 
 // refusals are the words that fence's sentence must have for each thing that is missing on the node; none means that strict can be
 // enforced. This is the design's list (Landlock's own table and what namespaces stand in for), not fence's code.
@@ -36,16 +45,16 @@ func (n node) refusals() (missing []string) {
 	if n.abi == 0 {
 		return []string{"no Landlock (" + n.none + ")"}
 	}
-	if n.noUserNS && !n.has("truncate", 3) {
+	if n.bare() && !n.has("truncate", 3) {
 		missing = append(missing, fmt.Sprintf("Landlock (ABI %d) cannot stop files outside the policy from being truncated", n.abi))
 	}
 	if !n.has("scope_signal", 6) && !n.pidns {
 		missing = append(missing, fmt.Sprintf("Landlock (ABI %d) cannot keep signals in", n.abi))
 	}
-	if !n.has("scope_abstract_unix", 6) && (n.noNetNS || n.noUserNS) {
+	if !n.has("scope_abstract_unix", 6) && (n.noNetNS || n.noUserNS != "") {
 		missing = append(missing, fmt.Sprintf("Landlock (ABI %d) cannot close the host's abstract Unix sockets", n.abi))
 	}
-	if n.noUserNS && !n.accept {
+	if n.bare() && !n.accept {
 		missing = append(missing, "/home is visible here and must be hidden", "/tmp is the host's")
 	}
 	return missing
@@ -97,9 +106,11 @@ func (n node) set() map[string]string {
 		return "1000"
 	}
 	return map[string]string{
-		"kernel.yama.ptrace_scope": fmt.Sprint(n.yama),
-		"user.max_user_namespaces": limit(n.noUserNS),
-		"user.max_net_namespaces":  limit(n.noNetNS),
+		"kernel.yama.ptrace_scope":         fmt.Sprint(n.yama),
+		"user.max_user_namespaces":         limit(n.noUserNS == "user.max_user_namespaces"),
+		"kernel.unprivileged_userns_clone": map[bool]string{true: "0", false: "1"}[n.noUserNS == "kernel.unprivileged_userns_clone"],
+		"user.max_mnt_namespaces":          limit(n.noMounts),
+		"user.max_net_namespaces":          limit(n.noNetNS),
 	}
 }
 
@@ -161,9 +172,10 @@ func (n node) judgeCheck(t *testing.T, o kernels.Outcome, can bool) {
 				ABI int
 				Err string
 			}
-			Rights map[string]bool   `json:"landlock_rights"`
-			UserNS struct{ OK bool } `json:"user_ns"`
-			NetNS  struct{ OK bool } `json:"net_ns"`
+			Rights  map[string]bool   `json:"landlock_rights"`
+			UserNS  struct{ OK bool } `json:"user_ns"`
+			MountNS struct{ OK bool } `json:"mount_ns"`
+			NetNS   struct{ OK bool } `json:"net_ns"`
 		}
 		Policies []struct {
 			Policy string
@@ -188,8 +200,8 @@ func (n node) judgeCheck(t *testing.T, o kernels.Outcome, can bool) {
 			t.Errorf("check: a right that this test does not know: %s", right)
 		}
 	}
-	if said.Node.Yama != n.yama || said.Node.UserNS.OK == n.noUserNS || said.Node.NetNS.OK != !(n.noNetNS || n.noUserNS) {
-		t.Errorf("check: yama %d, user %v, net %v on %+v", said.Node.Yama, said.Node.UserNS.OK, said.Node.NetNS.OK, n)
+	if said.Node.Yama != n.yama || said.Node.UserNS.OK == (n.noUserNS != "") || said.Node.MountNS.OK == n.bare() || said.Node.NetNS.OK == (n.noNetNS || n.noUserNS != "") {
+		t.Errorf("check: %+v on %+v", said.Node, n)
 	}
 	for _, p := range said.Policies {
 		if p.Policy == "strict" && p.OK != can || p.OK == (len(p.Why) > 0) {
@@ -241,7 +253,7 @@ func (n node) judgeLaunch(t *testing.T, o kernels.Outcome) {
 	if !ok {
 		return
 	}
-	form := map[bool]string{true: "bare", false: "namespace"}[n.noUserNS]
+	form := map[bool]string{true: "bare", false: "namespace"}[n.bare()]
 	if s.Form != form || s.Landlock.ABI != n.abi {
 		t.Errorf("launch: the status line says %+v, want form %s and ABI %d", s, form, n.abi)
 	}
@@ -252,7 +264,7 @@ func (n node) judgeLaunch(t *testing.T, o kernels.Outcome) {
 	}
 	lost := strings.Join(s.Lost, "\n")
 	for what, errnos := range denied {
-		if n.noUserNS && what == "socket in /tmp" && !n.has("resolve_unix", 9) && strings.Contains(lost, "/tmp is the host's") {
+		if n.bare() && what == "socket in /tmp" && !n.has("resolve_unix", 9) && strings.Contains(lost, "/tmp is the host's") {
 			continue // accepted by name, and said
 		}
 		if !slices.Contains(errnos, said[what]) {
@@ -266,7 +278,7 @@ func (n node) judgeLaunch(t *testing.T, o kernels.Outcome) {
 		switch {
 		case came == "ok":
 		case what == "own: move between folders" && !n.has("refer", 2) && came == "EXDEV" && strings.Contains(lost, "moved between folders"):
-		case what == "own: a terminal" && n.noUserNS && came == "EACCES" && strings.Contains(lost, "no new terminals"):
+		case what == "own: a terminal" && n.bare() && came == "EACCES" && strings.Contains(lost, "no new terminals"):
 		default:
 			t.Errorf("launch: %s: %s, and nothing of it in %q", what, came, s.Lost)
 		}
@@ -288,33 +300,55 @@ func (n node) judgeTruncate(t *testing.T, o kernels.Outcome) {
 	}
 }
 
-// files are fence, what it is tried with, and what it must keep a command from.
-func files(t *testing.T) []kernels.File {
-	fence := os.Getenv("FENCE")
-	if fence == "" {
-		fence = "../../bin/fence"
+// files are fence and probe, what they are tried with, and what fence must keep a command from.
+func files(t *testing.T, k kernels.Kernel) []kernels.File {
+	bin := "../../bin/"
+	if dir := os.Getenv("KERNELS_BIN"); dir != "" { // others than make build's
+		bin = dir + "/"
 	}
-	if _, err := os.Stat(fence); err != nil {
-		kernels.SkipOrFail(t, "%v: make build", err)
+	if k.Arch != runtime.GOARCH {
+		bin = cross(t, k) + "/"
+	}
+	for _, f := range []string{"fence", "probe"} {
+		if _, err := os.Stat(bin + f); err != nil {
+			kernels.SkipOrFail(t, "%v: make build", err)
+		}
 	}
 	return []kernels.File{
-		{Path: "/usr/bin/fence", From: fence},
-		{Path: "/usr/bin/abiwrap", From: build(t, "fence/test/abiwrap", false)},
-		{Path: "/usr/bin/attempts", From: build(t, "fence/test/kernels/attempts", false)},
+		{Path: "/usr/bin/fence", From: bin + "fence"},
+		{Path: "/usr/bin/probe", From: bin + "probe"},
+		{Path: "/usr/bin/abiwrap", From: build(t, k.Arch, "fence/test/abiwrap")},
+		{Path: "/usr/bin/attempts", From: build(t, k.Arch, "fence/test/kernels/attempts")},
 		{Path: "/home/alice/secret", Data: []byte("of alice"), UID: 1000, Mode: 0o600},
 		{Path: "/srv/notes", Data: []byte("of alice"), UID: 1000, Mode: 0o644},
 		{Path: "/etc/tmponly.toml", Data: []byte(tmpOnly), Mode: 0o644},
 	}
 }
 
+var (
+	seen   = map[string]kernels.Facts{}
+	seeing sync.Mutex
+)
+
+// factsOf boots a kernel only to ask it, once.
+func factsOf(t *testing.T, k kernels.Kernel, cmdline string) kernels.Facts {
+	key := k.Name + " " + cmdline
+	seeing.Lock()
+	defer seeing.Unlock()
+	if _, ok := seen[key]; !ok {
+		seen[key] = kernels.Boot(t, kernels.Spec{Kernel: k, Append: cmdline}).Facts
+	}
+	return seen[key]
+}
+
 // matrix boots one kernel and judges fence on each node. The control, the same attempts with no fence, comes before and after.
 func matrix(t *testing.T, k kernels.Kernel, cmdline string, nodes func(kernels.Facts) []node) {
-	facts := kernels.Boot(t, kernels.Spec{Kernel: k, Append: cmdline}).Facts
+	facts := factsOf(t, k, cmdline)
 	list := nodes(facts)
 	control := func(yama int) kernels.Command {
 		return kernels.Command{Argv: []string{"/bin/sh", "-c", attempt}, Set: node{yama: yama}.set()}
 	}
-	spec := kernels.Spec{Kernel: k, Append: cmdline, Files: files(t)}
+	spec := kernels.Spec{Kernel: k, Append: cmdline, Files: files(t, k)}
 	spec.Commands = []kernels.Command{{Argv: []string{"/usr/bin/attempts", "victim"}, Background: true}, control(0)}
 	for _, n := range list {
 		spec.Commands = append(spec.Commands, n.commands()...)
@@ -350,10 +384,33 @@ func matrix(t *testing.T, k kernels.Kernel, cmdline string, nodes func(kernels.F
 	}
 }
 
+// cross builds both programs for another architecture with what test/kernels/fetch laid beside its kernel.
+func cross(t *testing.T, k kernels.Kernel) string {
+	const gcc = "aarch64-linux-gnu-gcc"
+	if _, err := exec.LookPath(gcc); err != nil || k.Arch != "arm64" || k.Sysroot == "" {
+		kernels.SkipOrFail(t, "nothing to build for %s with (%v): test/kernels/fetch trixie:arm64", k.Arch, err)
+	}
+	dir := t.TempDir()
+	for _, program := range []struct{ name, cgo, flags string }{
+		{"fence", "1", "-s -w -linkmode external -extldflags -static"},
+		{"probe", "0", "-s -w"},
+	} {
+		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "osusergo,netgo,urfave_cli_no_docs",
+			"-ldflags", program.flags, "-o", filepath.Join(dir, program.name), "fence/cmd/"+program.name)
+		cmd.Env = append(os.Environ(), "GOARCH=arm64", "CGO_ENABLED="+program.cgo, "CC="+gcc,
+			"CGO_CFLAGS=-O2 -I"+k.Sysroot+"/usr/include", "CGO_LDFLAGS=-L"+k.Sysroot+"/usr/lib/aarch64-linux-gnu")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", program.name, err, out)
+		}
+	}
+	return dir
+}
+
 // Every kernel as it is, under each Yama, with what an operator may have switched off.
 func TestFence(t *testing.T) {
-	for _, k := range kernels.Fetched(t) {
+	for _, k := range append(kernels.Fetched(t), kernels.One(t, "trixie", "arm64")) {
 		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel() // a guest has one CPU
 			matrix(t, k, "", func(f kernels.Facts) []node {
 				if !f.UserNS || !f.MountNS || !f.NetNS || f.Yama < 0 {
 					t.Fatalf("this kernel is not what the test is about: %+v", f)
@@ -368,11 +425,15 @@ func TestFence(t *testing.T) {
 						change(&m)
 						list = append(list, m)
 					}
-					add("no user namespaces", func(m *node) { m.noUserNS = true })
-					add("no user namespaces, accepted", func(m *node) { m.noUserNS, m.accept = true, true })
+					const off = "user.max_user_namespaces"
+					add("no user namespaces", func(m *node) { m.noUserNS = off })
+					add("no user namespaces, accepted", func(m *node) { m.noUserNS, m.accept = off, true })
 					if yama > 0 {
 						continue // Yama is about processes: what follows is about other things
 					}
+					add("no user namespaces, Debian's switch", func(m *node) { m.noUserNS = "kernel.unprivileged_userns_clone" })
+					add("no mount namespaces", func(m *node) { m.noMounts = true })
+					add("no mount namespaces, accepted", func(m *node) { m.noMounts, m.accept = true, true })
 					add("no network namespaces", func(m *node) { m.noNetNS = true })
 					add("own processes", func(m *node) { m.pidns = true })
 					add("own processes, no network namespaces", func(m *node) { m.pidns, m.noNetNS = true, true })
@@ -414,4 +475,57 @@ func TestEachABI(t *testing.T) {
 		add(node{name: "Rocky 9.7", abi: 6, lies: []string{"scope_signal", "scope_abstract_unix", "ioctl_dev"}}, "--lie", "scope.signal,scope.abstract_unix,fs.ioctl_dev")
 		return nodes
 	})
+}
+
+// probe agrees: on each kernel the gate of strict is passed behind the fence and not without it. What did not answer in time is
+// the emulation's doing, and says nothing either way; an open door, or a function broken, does.
+func TestProbe(t *testing.T) {
+	for _, k := range append(kernels.Fetched(t), kernels.One(t, "trixie", "arm64")) {
+		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel() // a guest has one CPU
+			facts := factsOf(t, k, "")
+			n := node{abi: facts.LandlockABI, yama: 1}
+			n.pidns = len(n.refusals()) > 0
+			var commands []kernels.Command
+			for _, words := range []string{
+				"probe --timeout 4m -o /tmp/before.json",
+				"fence -- probe --timeout 4m >/tmp/after.json",
+				"probe gate /tmp/before.json --expect strict --json",
+				"probe gate /tmp/after.json --before /tmp/before.json --expect strict --json",
+			} {
+				commands = append(commands, kernels.Command{Argv: n.argv(words), Set: n.set(), Dir: "/tmp", Seconds: 300})
+			}
+			r := kernels.Boot(t, kernels.Spec{Kernel: k, Files: files(t, k), Commands: commands})
+			for i, o := range r.Outcomes[:2] {
+				if o.Exit != 0 && o.Exit != 3 || o.Killed {
+					t.Fatalf("probe %d: %s", i, show(o))
+				}
+			}
+			if o := r.Outcomes[2]; o.Exit != 1 {
+				t.Errorf("the gate without the fence: %s", show(o))
+			}
+			var gate struct {
+				Answer  string
+				Results []struct{ ID, Target, Answer, Reason string }
+			}
+			if err := json.Unmarshal(r.Outcomes[3].Stdout, &gate); err != nil || len(gate.Results) < 100 {
+				t.Fatalf("the gate: %v %s", err, show(r.Outcomes[3]))
+			}
+			late := 0
+			for _, g := range gate.Results {
+				switch {
+				case g.Answer == "yes":
+				case strings.Contains(g.Reason, "no answer before the deadline"):
+					late++
+				default:
+					t.Errorf("%s[%s]: %s: %s", g.ID, g.Target, g.Answer, g.Reason)
+				}
+			}
+			if late > len(gate.Results)/20 {
+				t.Errorf("%d of %d checks were too late to say anything", late, len(gate.Results))
+			}
+			t.Logf("%s: the gate says %q to %d questions, %d too late; probe took %d and %d ms", k.Name, gate.Answer, len(gate.Results), late,
+				r.Outcomes[0].Millis, r.Outcomes[1].Millis)
+		})
+	}
 }

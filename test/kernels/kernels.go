@@ -57,6 +57,7 @@ type Kernel struct {
 	Name    string // the suite it came from
 	Release string // package and version
 	Arch    string // as in GOARCH
+	Sysroot string // headers and libraries to build for it, if it is not this machine's architecture
 	dir     string
 }
 
@@ -76,7 +77,7 @@ type Spec struct {
 	Set      map[string]string // sysctls, written before the first command
 	Files    []File
 	Commands []Command
-	Timeout  time.Duration // for all of it; 0 is five minutes
+	Timeout  time.Duration // for all of it; 0 is fifteen minutes, for the busiest machine
 }
 
 // A Result is what came out of a guest that did all it was asked.
@@ -143,7 +144,11 @@ func load(suite, arch string) (Kernel, error) {
 		}
 	}
 	release, err := os.ReadFile(filepath.Join(dir, "release"))
-	return Kernel{Name: name, Arch: arch, Release: strings.TrimSpace(string(release)), dir: dir}, err
+	sysroot := filepath.Join(dir, "sysroot")
+	if _, err := os.Stat(sysroot); err != nil {
+		sysroot = ""
+	}
+	return Kernel{Name: name, Sysroot: sysroot, Arch: arch, Release: strings.TrimSpace(string(release)), dir: dir}, err
 }
 
 // SkipOrFail skips loudly, and fails where everything must be there (TEST_REQUIRED=1, as in CI).
@@ -205,7 +210,7 @@ func boot(ctx context.Context, s Spec, init, dir string) (*Result, error) {
 
 	limit := s.Timeout
 	if limit == 0 {
-		limit = 5 * time.Minute
+		limit = 15 * time.Minute
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

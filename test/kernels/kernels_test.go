@@ -3,7 +3,6 @@ package kernels_test
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -12,12 +11,9 @@ import (
 
 // The harness itself: what a test is told of a command is what happened, on each kernel.
 func TestBoot(t *testing.T) {
-	list := kernels.Fetched(t)
-	if os.Getenv("ARM64") == "1" {
-		list = append(list, kernels.One(t, "trixie", "arm64"))
-	}
-	for _, k := range list {
+	for _, k := range append(kernels.Fetched(t), kernels.One(t, "trixie", "arm64")) {
 		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
 			sh := func(script string) []string { return []string{"sh", "-c", script} }
 			cases := []struct {
 				what  string
