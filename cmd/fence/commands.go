@@ -280,6 +280,7 @@ func check(c *urfave.Context) error {
 		out.Policies = append(out.Policies, can)
 	}
 	if c.Bool("json") {
+		out.Node.Seccomp.Actions = append([]string{}, out.Node.Seccomp.Actions...) // a list, also of none
 		if err := printJSON(out); err != nil {
 			return err
 		}
@@ -301,6 +302,17 @@ func check(c *urfave.Context) error {
 		return cli.Exit(cli.No)
 	}
 	return nil
+}
+
+// Explanation is what fence explain prints with --json.
+type Explanation struct {
+	Schema string             `json:"schema"`
+	Status sandbox.Status     `json:"status"` // what --status-fd would get
+	Paths  []sandbox.PathRule `json:"paths"`
+	Mounts []sandbox.MountOp  `json:"mounts"`
+	Env    []string           `json:"env"`    // names
+	Limits []string           `json:"limits"` // "nofile=4096"
+	Legs   []sandbox.Leg      `json:"trifecta"`
 }
 
 func explain(c *urfave.Context) error {
@@ -325,15 +337,14 @@ func explain(c *urfave.Context) error {
 		return notFenced(err, "")
 	}
 	if c.Bool("json") {
-		return printJSON(struct {
-			Schema string             `json:"schema"`
-			Status sandbox.Status     `json:"status"`
-			Paths  []sandbox.PathRule `json:"paths"`
-			Mounts []sandbox.MountOp  `json:"mounts"`
-			Env    []string           `json:"env"` // names
-			Limits []policy.Limit     `json:"limits"`
-			Legs   []sandbox.Leg      `json:"trifecta"`
-		}{"fence.explain/v1", status, rs.Paths, rs.Mounts, names(rs.Env), p.Limits, rs.Trifecta()})
+		out := Explanation{
+			Schema: "fence.explain/v1", Status: status, Paths: append([]sandbox.PathRule{}, rs.Paths...), Mounts: append([]sandbox.MountOp{}, rs.Mounts...),
+			Env: names(rs.Env), Limits: []string{}, Legs: rs.Trifecta(),
+		}
+		for _, l := range p.Limits {
+			out.Limits = append(out.Limits, l.String())
+		}
+		return printJSON(out)
 	}
 	return rs.Explain(os.Stdout)
 }

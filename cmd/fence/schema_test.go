@@ -1,0 +1,221 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"fence/pkg/policy"
+	"fence/pkg/sandbox"
+)
+
+const schemaDir = "../../docs/schema"
+
+// explanation is Explanation as a reader of the record has it: the kinds of
+// mounts are words there.
+type explanation struct {
+	Schema string             `json:"schema"`
+	Status sandbox.Status     `json:"status"`
+	Paths  []sandbox.PathRule `json:"paths"`
+	Mounts []struct {
+		Kind     string   `json:"kind"`
+		Path     string   `json:"path"`
+		ReadOnly bool     `json:"read_only,omitempty"`
+		Holds    bool     `json:"holds,omitempty"`
+		Devices  []string `json:"devices,omitempty"`
+		Dir      bool     `json:"dir,omitempty"`
+		Absent   bool     `json:"absent,omitempty"`
+	} `json:"mounts"`
+	Env    []string      `json:"env"`
+	Limits []string      `json:"limits"`
+	Legs   []sandbox.Leg `json:"trifecta"`
+}
+
+// fence runs this test's own fence, in a clean environment that holds a
+// credential, and returns its stdout. Exit codes other than those are a
+// failure.
+func fence(t *testing.T, codes []int, args ...string) []byte {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As testscript does it: the program's name says what it is.
+	link := filepath.Join(t.TempDir(), "fence")
+	if err := os.Symlink(exe, link); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(link, args...)
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "HF_TOKEN=0123456789", "HOME=/nonexistent"}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if !slices.Contains(codes, cmd.ProcessState.ExitCode()) {
+		t.Fatalf("fence %q: %v\n%s", args, err, stderr.String())
+	}
+	return out
+}
+
+// Real records fit their schema, are read back with every unknown field
+// refused, and come out as they went in.
+func TestRecords_Real(t *testing.T) {
+	namespaces, err := condition("namespace")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type record struct {
+		name string
+		data []byte
+		into any
+	}
+	records := []record{{"fence.check", fence(t, []int{0, 1}, "check", "--json"), &Check{}}}
+	if namespaces {
+		opened := []string{"--read", "/usr/share", "--why", "a test", "--limit", "nproc=unlimited", "--hide", "/etc/passwd"}
+		status, words, ok := bytes.Cut(fence(t, []int{0}, slices.Concat(opened, []string{"--status-fd", "1", "--", "echo", "ran"})...), []byte("\n"))
+		if !ok || string(words) != "ran\n" {
+			t.Errorf("after the status line came %q", words)
+		}
+		records = append(records,
+			record{"fence.status", status, &sandbox.Status{}},
+			record{"fence.explain", fence(t, []int{0}, slices.Concat([]string{"explain", "--json"}, opened)...), &explanation{}},
+			record{"fence.explain", fence(t, []int{0}, "explain", "--json", "--policy", "build"), &explanation{}})
+	}
+	// Lists are lists in the bare form too. On a bare node it must be accepted.
+	bare := []string{"explain", "--json", "--form", "bare", "--why", "a test"}
+	for _, name := range []string{sandbox.AcceptLandlockHide, sandbox.AcceptHostTmp, sandbox.AcceptSockets} {
+		bare = append(bare, "--accept", name)
+	}
+	if out := fence(t, []int{0, 125}, bare...); len(out) > 0 {
+		records = append(records, record{"fence.explain", out, &explanation{}})
+	} else if namespaces {
+		t.Error("the bare form is refused where namespaces work")
+	}
+	for _, r := range records {
+		if err := validate(t, r.name, r.data); err != nil {
+			t.Errorf("%s: %v\n%s", r.name, err, r.data)
+		}
+		if err := decode(r.data, r.into); err != nil {
+			t.Errorf("%s: %v\n%s", r.name, err, r.data)
+			continue
+		}
+		var want bytes.Buffer
+		if err := json.Compact(&want, r.data); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := json.Marshal(r.into); err != nil || string(got) != want.String() {
+			t.Errorf("%s, read and written again (%v):\n%s\nwas\n%s", r.name, err, got, want.String())
+		}
+		unknown := bytes.Replace(r.data, []byte(`{`), []byte(`{"surprise": 1, `), 1)
+		if decode(unknown, reflect.New(reflect.TypeOf(r.into).Elem()).Interface()) == nil {
+			t.Errorf("%s: an unknown field is taken", r.name)
+		}
+		if validate(t, r.name, unknown) == nil {
+			t.Errorf("%s: the schema takes an unknown field", r.name)
+		}
+		if bytes.Contains(r.data, []byte("0123456789\"")) {
+			t.Errorf("%s holds the value of a credential", r.name)
+		}
+	}
+	for _, r := range records {
+		switch s := r.into.(type) {
+		case *sandbox.Status:
+			if !slices.Equal(s.DroppedEnv, []string{"HF_TOKEN"}) {
+				t.Errorf("dropped: %q", s.DroppedEnv)
+			}
+			if want := (policy.Loosening{What: "read /usr/share", Why: "a test", From: "--read"}); !slices.Contains(s.Opened, want) {
+				t.Errorf("opened: %+v", s.Opened)
+			}
+		case *Check:
+			if len(s.Policies) != 4 || s.Policies[0].Policy != "strict" {
+				t.Errorf("policies: %+v", s.Policies)
+			}
+		}
+	}
+}
+
+func decode(data []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	return d.Decode(into)
+}
+
+func validate(t *testing.T, name string, data []byte) error {
+	t.Helper()
+	s, err := jsonschema.NewCompiler().Compile(filepath.Join(schemaDir, name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, data)
+	}
+	return s.Validate(v)
+}
+
+// A schema names exactly the fields that the type has, and requires those
+// that are always written.
+func TestSchemas_NameEveryField(t *testing.T) {
+	for name, v := range map[string]any{"fence.status": sandbox.Status{}, "fence.check": Check{}, "fence.explain": Explanation{}} {
+		data, err := os.ReadFile(filepath.Join(schemaDir, name+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s map[string]any
+		if err := json.Unmarshal(data, &s); err != nil {
+			t.Fatal(err)
+		}
+		if s["$id"] != "urn:fence:"+name+"/v1" {
+			t.Errorf("%s: $id is %s", name, s["$id"])
+		}
+		compareSchema(t, name, s, s, reflect.TypeOf(v))
+	}
+}
+
+func compareSchema(t *testing.T, where string, root, s map[string]any, typ reflect.Type) {
+	if r, ok := s["$ref"].(string); ok {
+		s = root["$defs"].(map[string]any)[strings.TrimPrefix(r, "#/$defs/")].(map[string]any)
+	}
+	switch typ.Kind() {
+	case reflect.Slice:
+		compareSchema(t, where+"[]", root, s["items"].(map[string]any), typ.Elem())
+	case reflect.Struct:
+		fields := map[string]reflect.Type{}
+		var required []string
+		for i := range typ.NumField() {
+			name, opts, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
+			fields[name] = typ.Field(i).Type
+			if !strings.Contains(opts, "omitempty") {
+				required = append(required, name)
+			}
+		}
+		props, _ := s["properties"].(map[string]any)
+		if got, want := slices.Sorted(maps.Keys(props)), slices.Sorted(maps.Keys(fields)); !slices.Equal(got, want) {
+			t.Errorf("%s: schema has %v, type has %v", where, got, want)
+			return
+		}
+		var listed []string
+		for _, r := range s["required"].([]any) {
+			listed = append(listed, r.(string))
+		}
+		slices.Sort(listed)
+		slices.Sort(required)
+		if !slices.Equal(listed, required) {
+			t.Errorf("%s: schema requires %v, type always writes %v", where, listed, required)
+		}
+		if s["additionalProperties"] != false {
+			t.Errorf("%s: schema takes unknown fields", where)
+		}
+		for n, ft := range fields {
+			compareSchema(t, where+"."+n, root, props[n].(map[string]any), ft)
+		}
+	}
+}
