@@ -1,7 +1,7 @@
 // Command checker is the command of the fault tests: it says from inside a
 // fence what it can reach. It judges nothing; the test does.
 //
-//	checker CONFIG          prints facts.Facts as JSON
+//	checker CONFIG...       prints facts.Facts as JSON
 //	checker exec0 PROGRAM   becomes PROGRAM with no arguments at all, not even its name
 //
 // Without the next two lines the runtime keeps descriptors on the cgroup's files.
@@ -36,11 +36,20 @@ func main() {
 		os.Exit(1)
 	}
 	var c facts.Config
-	if len(os.Args) != 2 || json.Unmarshal([]byte(os.Args[1]), &c) != nil {
+	if len(os.Args) < 2 || json.Unmarshal([]byte(os.Args[1]), &c) != nil {
 		fmt.Fprintln(os.Stderr, "checker: the argument is not a facts.Config")
 		os.Exit(99)
 	}
-	if err := json.NewEncoder(os.Stdout).Encode(look(c)); err != nil {
+	out := os.Stdout
+	f := look(c)
+	if c.Out != "" {
+		var err error
+		if out, err = os.OpenFile(c.Out, os.O_WRONLY|os.O_TRUNC, 0); err != nil {
+			fmt.Fprintln(os.Stderr, "checker:", err)
+			os.Exit(98)
+		}
+	}
+	if err := json.NewEncoder(out).Encode(f); err != nil {
 		fmt.Fprintln(os.Stderr, "checker:", err)
 		os.Exit(98)
 	}

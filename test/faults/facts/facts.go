@@ -15,6 +15,7 @@ type Config struct {
 	Abstract string   // an abstract Unix socket outside the fence
 	Hidden   []string // what a launch without a fault said that it hides
 	Places   bool     // the protected places of a container exist here
+	Out      string   // an existing file for the answer, instead of stdout
 }
 
 // Facts is everything the checker saw, as JSON on its stdout.

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -43,21 +44,21 @@ const None = ^uintptr(0)
 // Call is one system call of a launch.
 type Call struct {
 	Name string // with what it does where one call does many things: "prctl(PR_SET_NO_NEW_PRIVS)"
-	Nth  int    // from 1, of those with that Name
-	Main bool   // on the thread that became the command
-	What string // the path it names, for people
+	Path string // the path it is about, if it is about one
+	Nth  int    // from 1, of those with that Name and Path, on all threads
+	Args string // other arguments, for people: the numbers differ from run to run
 	Ret  int64  // what it returned, -errno if it failed
-	tid  int
 }
 
 func (c Call) String() string {
-	return strings.TrimSpace(fmt.Sprintf("%s#%d %s", c.Name, c.Nth, c.What))
+	return strings.Join(strings.Fields(fmt.Sprintf("%s %s %s #%d", c.Name, c.Path, c.Args, c.Nth)), " ")
 }
 
 // Fault is what happens to one call. The call itself is not made, unless
 // Signal says that it only marks the moment.
 type Fault struct {
 	Name   string
+	Path   string
 	Nth    int
 	Ret    int64 // what it seems to return: -errno, or a value as if it had worked
 	Signal syscall.Signal
@@ -86,7 +87,7 @@ func Run(p Process, f *Fault) (Result, error) {
 		return Result{}, fmt.Errorf("starting %s: %w", p.Path, err)
 	}
 	defer unix.Close(pidfd)
-	t := &tracer{pid: pid, launcher: p.Launcher, fault: f, counts: map[string]int{}, threads: map[int]*thread{}}
+	t := &tracer{pid: pid, launcher: p.Launcher, fault: f, counts: map[[2]string]int{}, threads: map[int]*thread{}}
 	timer := time.AfterFunc(p.Timeout, func() {
 		t.timedOut.Store(true)
 		unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
@@ -174,16 +175,18 @@ func filters(tid int) [][]byte {
 
 // text is a string of the traced process.
 func text(tid int, addr uint64) string {
-	buf := make([]byte, 256)
+	const page = 4096
+	buf := make([]byte, 512)
 	local := []unix.Iovec{{Base: &buf[0]}}
 	local[0].SetLen(len(buf))
-	// Not beyond the page: the next one may not be there.
-	n := min(len(buf), int(4096-addr%4096))
-	read, err := unix.ProcessVMReadv(tid, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: n}}, 0)
+	// In two parts: the page after the string's may not be there.
+	first := min(len(buf), int(page-addr%page))
+	remote := []unix.RemoteIovec{{Base: uintptr(addr), Len: first}, {Base: uintptr(addr) + uintptr(first), Len: len(buf) - first}}
+	n, err := unix.ProcessVMReadv(tid, local, remote, 0)
 	if err != nil {
 		return ""
 	}
-	s, _, _ := strings.Cut(string(buf[:read]), "\x00")
+	s, _, _ := strings.Cut(string(buf[:n]), "\x00")
 	return s
 }
 
@@ -217,10 +220,16 @@ func (i *syscallInfo) name() string {
 	if !ok {
 		name = fmt.Sprintf("call %d", i.nr)
 	}
-	which := map[string]map[uint64]string{"prctl": prctls}[name]
+	which := map[string]map[uint64]string{"prctl": prctls, "seccomp": {unix.SECCOMP_SET_MODE_FILTER: "SET_MODE_FILTER", unix.SECCOMP_GET_ACTION_AVAIL: "GET_ACTION_AVAIL"}}[name]
 	arg := i.args[0]
 	if name == "fcntl" {
 		which, arg = fcntls, i.args[1]
+	}
+	switch {
+	case name == "prlimit64" && i.args[2] != 0:
+		return name + "(set)"
+	case name == "unshare":
+		return fmt.Sprintf("%s(%#x)", name, arg)
 	}
 	if which != nil {
 		if op, ok := which[arg]; ok {
@@ -237,22 +246,18 @@ var pathArgs = map[string]int{
 	"move_mount": 3, "mount": 1, "chdir": 0, "statfs": 0, "readlink": 0, "access": 0, "faccessat": 1, "faccessat2": 1, "execve": 0, "symlinkat": 2, "umount2": 0,
 }
 
-func (i *syscallInfo) what(tid int) string {
-	name := names[i.nr]
-	if arg, ok := pathArgs[name]; ok {
-		s := text(tid, i.args[arg])
-		if name == "mount" {
-			s = strings.TrimSpace(text(tid, i.args[2]) + " on " + s)
-		}
-		if name == "mount_setattr" && s == "" {
-			s = fmt.Sprintf("descriptor %d", i.args[0])
-		}
-		return s
+// path is the path that a call is about, without the process's own number.
+func (i *syscallInfo) path(pid, tid int) string {
+	arg, ok := pathArgs[names[i.nr]]
+	if !ok {
+		return ""
 	}
-	switch name {
-	case "unshare":
-		return fmt.Sprintf("%#x", i.args[0])
-	case "prctl", "landlock_create_ruleset", "socket", "write", "read", "close", "fstat", "fcntl", "prlimit64", "setrlimit", "getrlimit":
+	return strings.ReplaceAll(text(tid, i.args[arg]), strconv.Itoa(pid), "PID")
+}
+
+func (i *syscallInfo) others() string {
+	switch names[i.nr] {
+	case "unshare", "socket", "prctl", "landlock_create_ruleset", "write", "read", "close", "fstat", "fcntl", "prlimit64", "setrlimit", "getrlimit", "setns":
 		return fmt.Sprintf("(%#x, %#x, %#x)", i.args[0], i.args[1], i.args[2])
 	}
 	return ""

@@ -15,7 +15,7 @@ type tracer struct {
 	fault    *Fault
 	started  bool // the launcher was executed: calls count
 	done     bool // nothing more to count: only wait for the command
-	counts   map[string]int
+	counts   map[[2]string]int
 	threads  map[int]*thread
 	result   Result
 	timedOut atomic.Bool
@@ -90,16 +90,7 @@ func (t *tracer) execed(tid int) error {
 		t.started = name == t.launcher
 		return t.resume(tid, 0)
 	default:
-		// The other threads are gone. The number of the one that became the
-		// command is the process's from now on.
-		former, err := unix.PtraceGetEventMsg(tid)
-		if err != nil {
-			return err
-		}
-		for i, c := range t.result.Calls {
-			t.result.Calls[i].Main = c.tid == int(former)
-		}
-		t.result.Ran = true
+		t.result.Ran = true // and the other threads are gone
 		t.result.Filters = filters(tid)
 		return unix.PtraceDetach(tid)
 	}
@@ -117,19 +108,23 @@ func (t *tracer) call(tid int, th *thread) error {
 	switch info.op {
 	case opEntry:
 		name := info.name()
-		t.counts[name]++
 		th.call = -1
 		if t.fault == nil {
+			key := [2]string{name, info.path(t.pid, tid)}
+			t.counts[key]++
 			th.call = len(t.result.Calls)
-			t.result.Calls = append(t.result.Calls, Call{Name: name, Nth: t.counts[name], What: info.what(tid), tid: tid})
+			t.result.Calls = append(t.result.Calls, Call{Name: name, Path: key[1], Nth: t.counts[key], Args: info.others()})
 			break
 		}
-		if name != t.fault.Name || t.counts[name] != t.fault.Nth {
+		if name != t.fault.Name || info.path(t.pid, tid) != t.fault.Path {
+			break
+		}
+		if t.counts[[2]string{}]++; t.counts[[2]string{}] != t.fault.Nth {
 			break
 		}
 		t.result.Hit, t.done = true, true
 		if t.fault.Signal != 0 {
-			if err := unix.Tgkill(t.pid, tid, t.fault.Signal); err != nil {
+			if err := unix.Kill(t.pid, t.fault.Signal); err != nil {
 				return err
 			}
 			break

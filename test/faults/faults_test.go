@@ -1,0 +1,176 @@
+// Package faults holds the launcher against the rule that fence fails closed:
+// whatever fails between its start and the exec of the command, either the
+// command does not run, or every protection is in force and the status line
+// says only what is so. README.md says how.
+package faults
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"fence/test/faults/inject"
+)
+
+// full is set by `make test-all`: every errno for every call.
+var full = os.Getenv("TEST_FULL") != ""
+
+// An injection is one fault and the call of the trace that it hits.
+type injection struct {
+	call inject.Call
+	inject.Fault
+}
+
+func (i injection) String() string {
+	how := fmt.Sprintf("returns %d without effect", i.Ret)
+	if i.Signal != 0 {
+		how = "is when " + i.Signal.String() + " comes"
+	} else if i.Ret < 0 {
+		how = "fails with " + errnoName(syscall.Errno(-i.Ret))
+	}
+	return fmt.Sprintf("%v %s", i.call, how)
+}
+
+func errnoName(e syscall.Errno) string {
+	for i, n := range []string{"EPERM", "ENOSYS", "EINVAL", "ENOMEM", "E2BIG"} {
+		if errnos[i] == e {
+			return n
+		}
+	}
+	return e.Error()
+}
+
+// sample is how many of the runtime's own calls are left out between two that
+// are taken, without TEST_FULL.
+const sample = 8
+
+// plan turns a trace into faults. shift makes scenes try different errnos. Of
+// what is done alike for each of many files, without TEST_FULL a part is taken.
+func plan(calls []inject.Call, shift int, protectOnly bool) (list []injection, runtimeCalls, sampled int) {
+	n := 0
+	times := map[string]int{}
+	for _, c := range calls {
+		if times[c.Name]++; !full && times[c.Name] > 100 && times[c.Name]%sample != 0 {
+			continue
+		}
+		fault := inject.Fault{Name: c.Name, Path: c.Path, Nth: c.Nth}
+		if isRuntime(c) {
+			runtimeCalls++
+			if !full && runtimeCalls%sample != shift%sample {
+				continue
+			}
+		}
+		if slices.Contains(infallible, c.Name) || protectOnly && !isProtect(c) {
+			continue
+		}
+		if isRuntime(c) {
+			sampled++
+		}
+		for j, e := range errnos {
+			if full || j == (n+shift)%len(errnos) {
+				fault.Ret = -int64(e)
+				list = append(list, injection{c, fault})
+			}
+		}
+		n++
+		if isProtect(c) {
+			fault.Ret = max(c.Ret, 0)
+			list = append(list, injection{c, fault})
+		}
+	}
+	return list, runtimeCalls, sampled
+}
+
+// each runs f for every item, a few at a time.
+func each[T any](list []T, f func(T)) {
+	next := make(chan T)
+	var wg sync.WaitGroup
+	for range min(runtime.NumCPU()+1, 4) {
+		wg.Go(func() {
+			for item := range next {
+				f(item)
+			}
+		})
+	}
+	for _, item := range list {
+		next <- item
+	}
+	close(next)
+	wg.Wait()
+}
+
+func TestFaults(t *testing.T) {
+	s := newStage(t)
+	for i, sc := range scenes(s) {
+		t.Run(sc.name, func(t *testing.T) { sc.inject(t, i) })
+	}
+}
+
+func (sc *scene) inject(t *testing.T, shift int) {
+	base := sc.launch(t, nil)
+	if bad := sc.judge(base, nil); len(bad) > 0 || !base.Ran {
+		t.Fatalf("without a fault: %s %s\n%s", base.exit(), base.stderr, strings.Join(bad, "\n"))
+	}
+	sc.base = base
+	// Once more, now that it is known what is hidden, and that what is made in
+	// the first launch is there.
+	again := sc.launch(t, nil)
+	if bad := sc.judge(again, nil); len(bad) > 0 || !again.Ran {
+		t.Fatalf("without a fault: %s %s\n%s", again.exit(), again.stderr, strings.Join(bad, "\n"))
+	}
+	base.Calls = again.Calls
+
+	list, runtimeCalls, sampled := plan(base.Calls, shift, sc.brief)
+	counts := tally{}
+	missed := map[string]int{}
+	var mu sync.Mutex
+	each(list, func(i injection) {
+		o := sc.launch(t, &i.Fault)
+		mu.Lock()
+		defer mu.Unlock()
+		if !o.Hit {
+			missed[i.Name]++
+			if !isRuntime(i.call) && !sc.shaky {
+				t.Errorf("%v: the call did not come: %s %s", i, o.exit(), o.message())
+			}
+			return
+		}
+		counts.add(o, "")
+		if bad := sc.judge(o, &i.Fault); len(bad) > 0 {
+			t.Errorf("%v:\n\t%s", i, strings.Join(bad, "\n\t"))
+		}
+	})
+	t.Logf("%d calls, %d of them the runtime's (%d tried), %d faults: %s; not reached: %v",
+		len(base.Calls), runtimeCalls, sampled, len(list), counts, missed)
+}
+
+// tally counts how launches ended.
+type tally map[string]int
+
+var tallyLock sync.Mutex
+
+func (c tally) add(o *outcome, how string) {
+	if how == "" {
+		how = "ran, all in force"
+		if !o.Ran {
+			how = o.ended()
+		}
+	}
+	tallyLock.Lock()
+	defer tallyLock.Unlock()
+	c[how]++
+}
+
+func (c tally) String() string {
+	var parts []string
+	for how, n := range c {
+		parts = append(parts, fmt.Sprintf("%s: %d", how, n))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ", ")
+}
