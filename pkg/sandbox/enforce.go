@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/landlock-lsm/go-landlock/landlock"
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 
 	"fence/pkg/policy"
@@ -81,13 +82,7 @@ func restrict(rs Ruleset) error {
 		HandledAccessNet: landlock.AccessNetSet(rs.Handled.Net),
 		Scoped:           landlock.ScopedSet(rs.Handled.Scoped),
 	}
-	rules := make([]landlock.Rule, 0, len(rs.Paths))
-	for _, p := range rs.Paths {
-		// In the bare form folders are granted entry by entry, and others make
-		// and remove files in /tmp all the time. What is gone grants nothing.
-		rules = append(rules, landlock.PathAccess(landlock.AccessFSSet(p.Rights), p.Path).IgnoreIfMissing())
-	}
-	fd, flags, err := config.NewRulesetFD(rules...)
+	fd, flags, err := config.NewRulesetFD()
 	if err != nil {
 		return err
 	}
@@ -96,10 +91,34 @@ func restrict(rs Ruleset) error {
 		return errors.New("BUG: Landlock has nothing to enforce")
 	}
 	defer unix.Close(fd)
+	for _, p := range rs.Paths {
+		if err := grant(fd, p); err != nil {
+			return &os.PathError{Op: "making a Landlock rule for", Path: p.Path, Err: err}
+		}
+	}
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(fd), uintptr(flags), 0); errno != 0 {
 		return os.NewSyscallError("landlock_restrict_self", errno)
 	}
 	return nil
+}
+
+// grant adds one rule. What was found by listing a folder may be gone by now,
+// as files in /tmp are, or be a link that leads to what is hidden: that grants
+// nothing. The library's own rules follow links.
+func grant(ruleset int, p PathRule) error {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC}
+	if p.Listed {
+		how.Resolve = unix.RESOLVE_NO_SYMLINKS
+	}
+	fd, err := unix.Openat2(unix.AT_FDCWD, p.Path, &how)
+	if err == nil {
+		err = ll.LandlockAddPathBeneathRule(ruleset, &ll.PathBeneathAttr{AllowedAccess: p.Rights, ParentFd: fd}, 0)
+		unix.Close(fd)
+	}
+	if p.Listed && (err == unix.ENOENT || err == unix.ENOTDIR || err == unix.ELOOP || err == unix.EINVAL) {
+		return nil // EINVAL: a file where a folder was
+	}
+	return err
 }
 
 func closeDescriptors(keep []Descriptor) error {

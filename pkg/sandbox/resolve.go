@@ -503,15 +503,17 @@ func (r *resolver) spread(p string, rights uint64) {
 		not = append(not, "/proc", "/sys")
 	}
 	not = append(not, "/dev")
-	r.except(p, rights, not)
+	r.except(p, rights, not, false)
 }
 
-func (r *resolver) except(p string, rights uint64, not []string) {
+func (r *resolver) except(p string, rights uint64, not []string, listed bool) {
 	if slices.Contains(not, p) {
 		return
 	}
 	if !slices.ContainsFunc(not, func(q string) bool { return within(q, p) }) {
-		r.rule(p, rights)
+		if f := r.rs.Node.Stat(p); f.Exists {
+			r.add(PathRule{Path: p, Rights: rights, Dir: f.Dir, Listed: listed})
+		}
 		return
 	}
 	// To look up what is below needs no right. Listing is inherited by all
@@ -525,7 +527,7 @@ func (r *resolver) except(p string, rights uint64, not []string) {
 		child := path.Join(p, name)
 		// A link's target is granted, or not, where it is.
 		if !r.rs.Node.Lstat(child).Symlink {
-			r.except(child, rights, not)
+			r.except(child, rights, not, true)
 		}
 	}
 }
@@ -570,6 +572,7 @@ func (r *resolver) add(rule PathRule) {
 	for i, p := range r.rs.Paths {
 		if p.Path == rule.Path {
 			r.rs.Paths[i].Rights |= rule.Rights
+			r.rs.Paths[i].Listed = p.Listed || rule.Listed
 			return
 		}
 	}
