@@ -20,7 +20,7 @@ import (
 // only claimed to apply is found here.
 func selfTest(rs Ruleset, keep uint64, cut bool) error {
 	fail := func(format string, a ...any) error {
-		return fmt.Errorf("self-test: "+format+"; the command was not started", a...)
+		return fmt.Errorf("self-test: "+format, a...)
 	}
 
 	if on, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err != nil || on != 1 {
@@ -115,8 +115,15 @@ func bounded(keep uint64, cut bool) error {
 	if !ok || sets["CapAmb"] != keep || cut && bounding&^keep != 0 {
 		return fmt.Errorf("the ambient and bounding capabilities are %#x and %#x, asked for %#x", sets["CapAmb"], bounding, keep)
 	}
-	if bits, err := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0); cut && (err != nil || bits != secureBits) {
-		return fmt.Errorf("the secure bits are %#x (%v), not %#x", bits, err, secureBits)
+	if !cut {
+		return nil
+	}
+	bits, err := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0)
+	if err != nil {
+		return os.NewSyscallError("prctl(PR_GET_SECUREBITS)", err)
+	}
+	if bits != secureBits {
+		return fmt.Errorf("the secure bits are %#x, not %#x", bits, secureBits)
 	}
 	return nil
 }
@@ -139,14 +146,20 @@ func inherited(rs Ruleset) error {
 		if err == unix.EBADF {
 			continue // the listing's own
 		}
-		if err != nil || flags&unix.FD_CLOEXEC == 0 {
-			return fmt.Errorf("descriptor %d would stay open (%v)", fd, err)
+		if err != nil {
+			return fmt.Errorf("descriptor %d: %w", fd, err)
+		}
+		if flags&unix.FD_CLOEXEC == 0 {
+			return fmt.Errorf("descriptor %d would stay open", fd)
 		}
 	}
 	for _, l := range rs.Policy.Limits {
 		var now unix.Rlimit
-		if err := unix.Getrlimit(limits[l.Name], &now); err != nil || now.Max > l.Value || now.Cur > now.Max {
-			return fmt.Errorf("the limit %s is %d, asked for %d (%v)", l.Name, now.Max, l.Value, err)
+		if err := unix.Getrlimit(limits[l.Name], &now); err != nil {
+			return fmt.Errorf("the limit %s: %w", l.Name, err)
+		}
+		if now.Max > l.Value || now.Cur > now.Max {
+			return fmt.Errorf("the limit %s is %d, asked for %d", l.Name, now.Max, l.Value)
 		}
 	}
 	var here, want unix.Stat_t
@@ -212,8 +225,10 @@ func mounted(ops []MountOp) error {
 			ok = ok && m.Source == "fence-dev"
 			for _, name := range devNodes { // not the file that the node was to be mounted on
 				var st unix.Stat_t
-				if err := unix.Stat("/dev/"+name, &st); err != unix.ENOENT && (err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR) {
-					return fmt.Errorf("/dev/%s is not the device (%v)", name, err)
+				if err := unix.Stat("/dev/"+name, &st); err != nil && err != unix.ENOENT {
+					return &os.PathError{Op: "stat", Path: "/dev/" + name, Err: err}
+				} else if err == nil && st.Mode&unix.S_IFMT != unix.S_IFCHR {
+					return fmt.Errorf("/dev/%s is not the device", name)
 				}
 			}
 		case MountTmp:
