@@ -210,12 +210,17 @@ func (r *resolver) mounts() {
 			return o.Path != "" && within(o.Path, h.Path)
 		})})
 	}
+	// What is opened for reading lies on itself, read-only: the rule that lets
+	// "/" be changed holds for all that is mounted in it.
+	over := slices.Concat(r.covered, r.onlyRead())
 	for _, o := range r.rs.Policy.Open {
-		if o.Path == "" || o.Access == policy.AccessDevice || !withinAny(o.Path, r.covered) || slices.Contains(r.covered, o.Path) {
+		if o.Path == "" || o.Access == policy.AccessDevice || !withinAny(o.Path, over) || slices.Contains(r.covered, o.Path) ||
+			slices.ContainsFunc(ops, func(op MountOp) bool { return op.Path == o.Path }) {
 			continue
 		}
-		f := n.Stat(o.Path)
-		ops = append(ops, MountOp{Kind: MountShow, Path: o.Path, ReadOnly: o.Access == policy.AccessRead, Dir: f.Dir})
+		if f := n.Stat(o.Path); f.Exists {
+			ops = append(ops, MountOp{Kind: MountShow, Path: o.Path, ReadOnly: slices.Contains(over, o.Path), Dir: f.Dir})
+		}
 	}
 	// What is shown inside a cover may have something hidden inside it again.
 	slices.SortStableFunc(ops, func(a, b MountOp) int { return cmp.Compare(a.Path, b.Path) })
@@ -242,6 +247,18 @@ func (r *resolver) mounts() {
 // writable where the root is not.
 func (n Node) mountsIn(p string) bool {
 	return slices.ContainsFunc(n.Mounts, func(m host.Mount) bool { return within(m.Path, p) })
+}
+
+// onlyRead are the paths that the policy opens for reading and no more.
+func (r *resolver) onlyRead() []string {
+	var out []string
+	for _, o := range r.rs.Policy.Open {
+		if o.Access == policy.AccessRead && o.Path != "" && o.Path != "/" && !withinAny(o.Path, []string{"/proc", "/sys", "/dev"}) &&
+			!slices.ContainsFunc(r.rs.Policy.Open, func(w policy.Open) bool { return w.Path == o.Path && w.Access == policy.AccessWrite }) {
+			out = append(out, o.Path)
+		}
+	}
+	return out
 }
 
 func (n Node) rootReadOnly() bool {
@@ -403,9 +420,9 @@ func (r *resolver) paths() {
 		case !r.rs.Node.Stat(o.Path).Exists:
 			r.refuse(Problem{What: o.Path + " is opened by the policy and does not exist (" + o.From + ")", Do: "mount it into the container (apptainer exec --bind), or take the entry out"})
 		case o.Access == policy.AccessWrite:
-			r.rule(o.Path, rightsRead|rightsChange|ll.AccessFSResolveUnix)
+			r.spread(o.Path, rightsRead|rightsChange|ll.AccessFSResolveUnix)
 		default:
-			r.rule(o.Path, rightsRead)
+			r.spread(o.Path, rightsRead)
 		}
 	}
 	for _, p := range r.readable {
@@ -499,8 +516,7 @@ func (r *resolver) spread(p string, rights uint64) {
 		not = append(not, h.Path)
 	}
 	if rights&rightsChange != 0 {
-		not = append(not, protected...)
-		not = append(not, "/proc", "/sys")
+		not = slices.Concat(not, protected, []string{"/proc", "/sys"}, r.onlyRead())
 	}
 	not = append(not, "/dev")
 	r.except(p, rights, not, false)
