@@ -107,7 +107,7 @@ func restrict(rs Ruleset) error {
 // nothing. The library's own rules follow links.
 func grant(ruleset int, p PathRule) error {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC}
-	if p.listed {
+	if p.Listed {
 		how.Resolve = unix.RESOLVE_NO_SYMLINKS
 	}
 	fd, err := unix.Openat2(unix.AT_FDCWD, p.Path, &how)
@@ -115,7 +115,7 @@ func grant(ruleset int, p PathRule) error {
 		err = ll.LandlockAddPathBeneathRule(ruleset, &ll.PathBeneathAttr{AllowedAccess: p.Rights, ParentFd: fd}, 0)
 		unix.Close(fd)
 	}
-	if p.listed && (err == unix.ENOENT || err == unix.ENOTDIR || err == unix.ELOOP || err == unix.EINVAL) {
+	if p.Listed && (err == unix.ENOENT || err == unix.ENOTDIR || err == unix.ELOOP || err == unix.EINVAL) {
 		return nil // EINVAL: a file where a folder was
 	}
 	return err

@@ -528,7 +528,7 @@ func (r *resolver) except(p string, rights uint64, not []string, listed bool) {
 	}
 	if !slices.ContainsFunc(not, func(q string) bool { return within(q, p) }) {
 		if f := r.rs.Node.Stat(p); f.Exists {
-			r.add(PathRule{Path: p, Rights: rights, Dir: f.Dir, listed: listed})
+			r.add(PathRule{Path: p, Rights: rights, Dir: f.Dir, Listed: listed})
 		}
 		return
 	}
@@ -588,7 +588,7 @@ func (r *resolver) add(rule PathRule) {
 	for i, p := range r.rs.Paths {
 		if p.Path == rule.Path {
 			r.rs.Paths[i].Rights |= rule.Rights
-			r.rs.Paths[i].listed = p.listed || rule.listed
+			r.rs.Paths[i].Listed = p.Listed || rule.Listed
 			return
 		}
 	}

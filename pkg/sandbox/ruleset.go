@@ -53,9 +53,9 @@ type PathRule struct {
 	Rights uint64 `json:"rights"` // of landlock(7), LANDLOCK_ACCESS_FS_*
 	Dir    bool   `json:"dir"`
 
-	// Found by listing a folder, in which others may put something else before
-	// the rule is made.
-	listed bool
+	// Listed: found by listing a folder, in which others may put something
+	// else before the rule is made.
+	Listed bool `json:"-"`
 }
 
 // Hidden is one path that the command must not reach, and how that is done.
