@@ -192,6 +192,9 @@ func compareSchema(t *testing.T, where string, root, s map[string]any, typ refle
 		var required []string
 		for i := range typ.NumField() {
 			name, opts, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
+			if name == "-" {
+				continue
+			}
 			fields[name] = typ.Field(i).Type
 			if !strings.Contains(opts, "omitempty") {
 				required = append(required, name)
