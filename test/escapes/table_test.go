@@ -196,6 +196,7 @@ var rows = []row{
 		bind            OK | EPERM | EPERM | EPERM | EINVAL | EPERM | EPERM
 		remount         OK | EPERM | EPERM | EPERM | EPERM | EPERM | EPERM ; in a container of Apptainer the kernel itself says so: its mounts are locked
 		umount2         OK | EINVAL | EPERM | EPERM
+		unmask          EINVAL | EINVAL | EPERM | EPERM
 		pivot_root      EFAULT | EFAULT | EPERM | EPERM
 		fsopen          OK | OK | EPERM | EPERM
 		fsconfig        OK | OK | EPERM | EPERM

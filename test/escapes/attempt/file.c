@@ -321,10 +321,71 @@ static void log_file(void)
 	did("chmod", SYS(fchmod, 2, 0600));
 }
 
+/* ---- for the next command: outside the table, see plant_test.go ---- */
+
+/* plant writes a script to arg(what), which a runtime may run by itself the next time. */
+static void plant(void)
+{
+	static const char script[] = "#!/bin/sh\necho planted\n";
+	char dir[4096];
+	const char *what = arg("what");
+	snprintf(dir, sizeof dir, "%s", what);
+	for (char *slash = strchr(dir + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = 0;
+		SYS(mkdirat, AT_FDCWD, dir, 0755);
+		*slash = '/';
+	}
+	long fd = did("plant", SYS(openat, AT_FDCWD, what, O_WRONLY | O_CREAT | O_TRUNC, 0755));
+	if (fd >= 0)
+		did("write", SYS(write, fd, script, sizeof script - 1));
+}
+
+/* replace tries everything that would leave something else at arg(what) or change what is there.
+ * Nothing of it stays if it works, so that one run shows each. */
+static void replace(void)
+{
+	const char *what = arg("what");
+	char other[] = "/etc/other", aside[] = "/etc/aside", beside[4200], init[4200];
+	struct stat st;
+	int dir = SYS(newfstatat, AT_FDCWD, what, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
+	snprintf(beside, sizeof beside, "%s-aside", what);
+	snprintf(init, sizeof init, "/proc/1/root%s", what);
+	if (dir)
+		SYS(mkdirat, AT_FDCWD, other, 0755);
+	else
+		close(open(other, O_CREAT | O_WRONLY, 0755));
+	if (did("rename", SYS(renameat2, AT_FDCWD, what, AT_FDCWD, beside, 0)) >= 0)
+		SYS(renameat2, AT_FDCWD, beside, AT_FDCWD, what, 0);
+	if (did("rename-away", SYS(renameat2, AT_FDCWD, what, AT_FDCWD, aside, 0)) >= 0)
+		SYS(renameat2, AT_FDCWD, aside, AT_FDCWD, what, 0);
+	if (did("exchange", SYS(renameat2, AT_FDCWD, other, AT_FDCWD, what, 2)) >= 0)
+		SYS(renameat2, AT_FDCWD, other, AT_FDCWD, what, 2);
+	if (dir) {
+		char child[4200];
+		snprintf(child, sizeof child, "%s/new", what);
+		long fd = did("create", SYS(openat, AT_FDCWD, child, O_WRONLY | O_CREAT | O_EXCL, 0755));
+		if (fd >= 0)
+			SYS(unlinkat, AT_FDCWD, child, 0);
+	} else {
+		SYS(linkat, AT_FDCWD, what, AT_FDCWD, "/etc/kept", 0);
+		if (did("link", SYS(linkat, AT_FDCWD, what, AT_FDCWD, aside, 0)) >= 0)
+			SYS(unlinkat, AT_FDCWD, aside, 0);
+		did("open", SYS(openat, AT_FDCWD, what, O_WRONLY));
+		did("truncate", SYS(truncate, what, st.st_size));
+	}
+	did("by-init", SYS(openat, AT_FDCWD, init, O_RDONLY));
+	did("chmod", SYS(fchmodat, AT_FDCWD, what, 0755));
+	if (!dir && did("remove", SYS(unlinkat, AT_FDCWD, what, 0)) >= 0)
+		SYS(renameat2, AT_FDCWD, "/etc/kept", AT_FDCWD, what, 0);
+	if (did("replace", SYS(renameat2, AT_FDCWD, other, AT_FDCWD, what, 0)) >= 0)
+		return;
+	SYS(unlinkat, AT_FDCWD, other, dir ? AT_REMOVEDIR : 0);
+}
+
 const struct row file_rows[] = {
 	{"41", ungranted}, {"42", by_link}, {"43", hard_link}, {"44", moves}, {"45", truncates}, {"46", metadata},
 	{"47", inherited}, {"48", working_folder}, {"49", nodes}, {"50", shared}, {"51", queue}, {"52", from_memory},
 	{"54", knobs}, {"61", bounds}, {"62", leaves}, {"64", devices}, {"in-memory", in_memory}, {"own-memory", own_memory},
 	{"parents", parents}, {"pinned", by_descriptor}, {"watched", watched}, {"other-terminal", other_terminal},
-	{"log-file", log_file}, {0},
+	{"log-file", log_file}, {"plant", plant}, {"replace", replace}, {0},
 };

@@ -122,6 +122,7 @@ static void mounts(void)
 	did("bind", SYS(mount, "/etc", work, NULL, (long)MS_BIND, NULL));
 	did("remount", SYS(mount, NULL, "/proc", NULL, (long)(MS_REMOUNT | MS_BIND), NULL));
 	did("umount2", SYS(umount2, work, MNT_DETACH));
+	did("unmask", SYS(umount2, arg("hidden"), 0));
 	did("pivot_root", SYS(pivot_root, BAD, BAD));
 	long fs = did("fsopen", SYS(fsopen, "tmpfs", 0));
 	did("fsconfig", SYS(fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0));

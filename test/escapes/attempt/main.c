@@ -39,6 +39,8 @@ static long report(const char *step, long result, const char *outcome, const cha
 	int n = snprintf(line, sizeof line, "{\"row\":\"%s\",\"step\":\"%s\",\"errno\":\"%s\"", row, step, outcome);
 	if (note)
 		n += snprintf(line + n, sizeof line - n, ",\"note\":\"%s\"", note);
+	if (*arg("what"))
+		n += snprintf(line + n, sizeof line - n, ",\"what\":\"%s\"", arg("what"));
 	n += snprintf(line + n, sizeof line - n, "}\n");
 	/* At once and unbuffered: the next step may be the last. */
 	if (write(1, line, n) != n)

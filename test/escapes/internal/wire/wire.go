@@ -37,6 +37,7 @@ type Step struct {
 	Step  string `json:"step"`
 	Errno string `json:"errno"`
 	Note  string `json:"note"`
+	What  string `json:"what,omitempty"` // the path that the row was told of, if it was
 }
 
 // Outcome is errno and note as the table has them.
