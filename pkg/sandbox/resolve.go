@@ -58,6 +58,7 @@ type resolver struct {
 	covered  []string // paths that a mask or a private folder will lie over
 	writable []string // roots that may be changed
 	readable []string
+	split    []string // writable, and granted entry by entry
 	problems []Problem
 }
 
@@ -345,9 +346,6 @@ func (r *resolver) bare() {
 			Do:   without, Accept: AcceptHostTmp,
 		})
 	}
-	if slices.Contains(r.rs.Policy.Filesystem.Write, policy.SetRoot) {
-		r.lost("nothing new can be made directly in /, and a folder there that is removed cannot be made again")
-	}
 	if len(r.rs.Hidden) > 0 {
 		r.lost("folders that contain a hidden path cannot be listed")
 	}
@@ -430,6 +428,9 @@ func (r *resolver) paths() {
 	}
 	for _, p := range r.writable {
 		r.spread(p, rightsRead|rightsChange)
+	}
+	if len(r.split) > 0 {
+		r.lost("nothing new can be made directly in " + strings.Join(r.split, ", ") + ", and a folder there that is removed cannot be made again")
 	}
 	// /dev has no rights from "/" that matter in the bare form, where it is
 	// the host's: only these.
@@ -531,6 +532,9 @@ func (r *resolver) except(p string, rights uint64, not []string, listed bool) {
 			r.add(PathRule{Path: p, Rights: rights, Dir: f.Dir, Listed: listed})
 		}
 		return
+	}
+	if rights&rightsChange != 0 && !slices.Contains(r.split, p) {
+		r.split = append(r.split, p)
 	}
 	// To look up what is below needs no right. Listing is inherited by all
 	// below, so a folder with something hidden in it cannot be listed; with
