@@ -154,16 +154,16 @@ func systemCreds(uid int) []string {
 
 // credFiles calls what is in the home by ~, so that reports from two homes
 // can be compared.
-func credFiles(*site) []string {
+func credFiles(s *site) []string {
 	home := homeDir()
 	var out []string
 	for _, p := range homeCreds {
-		for _, q := range expand(path.Join(home, p)) {
+		for _, q := range s.expand(path.Join(home, p)) {
 			out = append(out, "~"+strings.TrimPrefix(q, home))
 		}
 	}
 	for _, p := range systemCreds(os.Getuid()) {
-		out = append(out, expand(p)...)
+		out = append(out, s.expand(p)...)
 	}
 	for _, v := range []string{"KRB5CCNAME", "X509_USER_PROXY", "GOOGLE_APPLICATION_CREDENTIALS", "KUBECONFIG", "NETRC"} {
 		if p := strings.TrimPrefix(os.Getenv(v), "FILE:"); filepath.IsAbs(p) {
@@ -189,7 +189,7 @@ func credFile(s *site, target string) Finding {
 	if rest, ok := strings.CutPrefix(target, "~"); ok {
 		p = homeDir() + rest
 	}
-	if isPattern(p) {
+	if unmatched(p) {
 		return s.noMatch(p)
 	}
 	var st unix.Stat_t

@@ -72,10 +72,10 @@ func neverOpen(p string) bool {
 	return p == "/sys/kernel/debug"
 }
 
-func unopenedTargets(*site) []string {
+func unopenedTargets(s *site) []string {
 	var out []string
 	for _, p := range []string{"/dev/watchdog*", "/dev/st[0-9]*", "/dev/nst*", "/dev/ttyS*", "/dev/ttyUSB*", "/dev/sg*", "/dev/snapshot", "/dev/lp*", "/dev/rtc*", "/proc/kcore", "/sys/kernel/debug"} {
-		found, _ := filepath.Glob(p)
+		found := s.matches(p)
 		out = append(out, found[:min(len(found), 4)]...)
 	}
 	return out
@@ -96,10 +96,10 @@ func modeOnly(s *site, p string) Finding {
 // devices makes the targets of patterns: what matches, or the pattern itself
 // where nothing does.
 func devices(patterns ...string) func(*site) []string {
-	return func(*site) []string {
+	return func(s *site) []string {
 		var out []string
 		for _, p := range patterns {
-			out = append(out, expand(p)...)
+			out = append(out, s.expand(p)...)
 		}
 		return out
 	}
@@ -114,7 +114,7 @@ var readOnlyDevices = []string{"/dev/mem", "/dev/port", "/dev/kmsg"}
 
 // tryDevice opens and closes whatever is at a path.
 func tryDevice(s *site, p string) Finding {
-	if isPattern(p) {
+	if unmatched(p) {
 		return s.noMatch(p)
 	}
 	var st unix.Stat_t
@@ -135,9 +135,8 @@ func tryDevice(s *site, p string) Finding {
 	return s.openNothing(p, unix.O_RDONLY, st.Mode)
 }
 
-func gpuCount(*site, string) Finding {
-	cards, _ := filepath.Glob("/dev/nvidia[0-9]*")
-	render, _ := filepath.Glob("/dev/dri/renderD*")
+func gpuCount(s *site, _ string) Finding {
+	cards, render := s.matches("/dev/nvidia[0-9]*"), s.matches("/dev/dri/renderD*")
 	given := "no SLURM_JOB_GPUS"
 	if v, ok := os.LookupEnv("SLURM_JOB_GPUS"); ok {
 		given = fmt.Sprintf("Slurm gave %d", len(strings.FieldsFunc(v, func(r rune) bool { return r == ',' })))

@@ -108,15 +108,9 @@ func netChecks() []Check {
 		func() Check {
 			c := each(Check{
 				ID: "net.dns.daemon", Severity: "medium", Attack: []string{"T1071.004"}, try: ipcUnix,
-				targets: func(*site) []string {
-					var out []string
-					for _, p := range []string{"/run/nscd/socket", "/var/run/nscd/socket", "/var/lib/sss/pipes/nss", "/run/systemd/resolve/io.systemd.Resolve"} {
-						out = append(out, expand(p)...)
-					}
-					return out
-				},
-				What: "connects to name service daemons by Unix socket and hangs up",
-				Why:  "they look names up for whoever asks: DNS without a UDP socket",
+				targets: to("/run/nscd/socket", "/var/run/nscd/socket", "/var/lib/sss/pipes/nss", "/run/systemd/resolve/io.systemd.Resolve"),
+				What:    "connects to name service daemons by Unix socket and hangs up",
+				Why:     "they look names up for whoever asks: DNS without a UDP socket",
 			})
 			c.Worker = classIPC
 			return c

@@ -232,7 +232,7 @@ func unixTargets(s *site) []string {
 		out = append(out, "canary")
 	}
 	for _, p := range slices.Concat(unixPaths, userSockets(os.Getuid(), os.Getenv)) {
-		out = append(out, expand(p)...)
+		out = append(out, s.expand(p)...)
 	}
 	found, _ := s.walkSockets()
 	if s.Canary != nil {
@@ -241,54 +241,22 @@ func unixTargets(s *site) []string {
 	return append(out, found[:min(len(found), maxSockets)]...)
 }
 
-// expand is what a pattern matches now, or the pattern itself: a finding of
-// its own, so that both reports have one.
-func expand(pattern string) []string {
-	if !strings.ContainsAny(pattern, "*?[") {
-		return []string{pattern}
-	}
-	found, _ := filepath.Glob(pattern)
-	if len(found) == 0 {
-		return []string{pattern}
-	}
-	return found[:min(len(found), 16)]
-}
-
-// isPattern says whether a target is a pattern that matched nothing.
-func isPattern(target string) bool { return strings.ContainsAny(target, "*?[") }
-
-// noMatch is the finding for a pattern that matched nothing: absent only if
-// the folder could be searched.
-func (s *site) noMatch(pattern string) Finding {
-	dir := pattern[:strings.IndexAny(pattern, "*?[")]
-	dir = path.Dir(dir + "x")
-	fd, err := openDir(dir)
-	if err != nil {
-		f := s.pathFinding(dir, unix.R_OK, "open", errnoOf(err))
-		f.Evidence = "its folder: " + f.Evidence
-		return f
-	}
-	unix.Close(fd)
-	return Finding{Outcome: Absent, Evidence: "nothing of that name"}
-}
-
 func ipcUnix(s *site, target string) Finding {
 	switch {
 	case target == "canary":
 		f := s.unixFinding(s.Canary.Unix, false)
 		f.Evidence = s.Canary.Unix + ": " + f.Evidence
 		return f
-	case isPattern(target):
+	case unmatched(target):
 		return s.noMatch(target)
 	}
 	return s.unixFinding(target, false)
 }
 
 // walkRoots are where daemons and people leave their sockets.
-func walkRoots() []string {
+func (s *site) walkRoots() []string {
 	roots := []string{"/run", "/var/run", "/tmp", "/var/tmp"}
-	spool, _ := filepath.Glob("/var/spool/slurm*")
-	roots = append(roots, spool...)
+	roots = append(roots, s.matches("/var/spool/slurm*")...)
 	if d := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(d) {
 		roots = append(roots, path.Clean(d))
 	}
@@ -354,7 +322,7 @@ func (s *site) walkSockets() (found []string, cut string) {
 			}
 		}
 	}
-	for _, r := range walkRoots() {
+	for _, r := range s.walkRoots() {
 		walk(r, 1)
 	}
 	slices.Sort(found)

@@ -49,6 +49,27 @@ const (
 	runLimit     = time.Minute
 )
 
+// stretch is by how much deadlines are longer on a busy node: an attempt that
+// waits for a processor does not hang. loadavg and stat are texts of /proc.
+func stretch(loadavg, stat string) time.Duration {
+	const most = 5
+	load, err := strconv.ParseFloat(strings.SplitN(loadavg, " ", 2)[0], 64)
+	cpus := strings.Count(stat, "\ncpu")
+	if err != nil || cpus == 0 || load <= float64(cpus) {
+		return 1
+	}
+	return min(most, time.Duration(load/float64(cpus)+1))
+}
+
+func stretchNow() time.Duration {
+	loadavg, err := os.ReadFile("/proc/loadavg")
+	stat, err2 := os.ReadFile("/proc/stat")
+	if err != nil || err2 != nil {
+		return 1
+	}
+	return stretch(string(loadavg), string(stat))
+}
+
 // RunAll makes every check and returns the report. A check that hangs, dies
 // or cannot be made is a finding; the error is for a run that could not be:
 // wrong options, or ctx ended.
@@ -77,7 +98,7 @@ func runAll(ctx context.Context, o Options, table []Check) (Report, error) {
 		Controls: controls(),
 	}
 	run := &run{
-		table: table, found: map[Key]Finding{}, deadline: start.Add(limit), skip: o.Skip,
+		table: table, found: map[Key]Finding{}, deadline: start.Add(limit), stretch: stretchNow(), skip: o.Skip,
 		task: task{
 			Shared: o.Shared, TCP: o.TCP, UDP: o.UDP, Proxy: o.Proxy, Allow: o.Allow, Deny: o.Deny, WriteTest: o.WriteTest,
 			Canary: canary, Inherited: inheritedFDs(), Parent: os.Getpid(), Controls: r.Controls,
@@ -141,6 +162,7 @@ type run struct {
 	task     task
 	skip     []string
 	deadline time.Time
+	stretch  time.Duration // a factor
 
 	mu     sync.Mutex
 	found  map[Key]Finding

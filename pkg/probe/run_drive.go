@@ -161,9 +161,9 @@ func (r *run) check(id string) Check {
 
 func (r *run) limit(id string) time.Duration {
 	if l := r.check(id).limit; l > 0 {
-		return l
+		return l * r.stretch
 	}
-	return attemptLimit
+	return attemptLimit * r.stretch
 }
 
 // blame makes f the finding of the attempt.

@@ -72,15 +72,23 @@ func own(t *testing.T, p string) {
 	}
 }
 
+// tooLong fails for a run that waited for something. On a quiet machine each
+// takes a second; the bound leaves room for a busy one.
+func tooLong(t *testing.T, took time.Duration) {
+	t.Helper()
+	t.Logf("it took %v", took)
+	if took > 5*time.Second*stretchNow() {
+		t.Errorf("it took %v", took)
+	}
+}
+
 // TestRunAll_FindsWhatIsOpen is the control of the tests below: what they
 // find closed is open here.
 func TestRunAll_FindsWhatIsOpen(t *testing.T) {
 	p := newPlace(t)
 	r, took := inside{spec: subjectSpec{Options: p.options()}, env: p.env, dir: p.task}.report(t, p.prog)
-	t.Logf("%v for %d findings", took, len(r.Checks))
-	if took > 5*time.Second {
-		t.Errorf("the run took %v", took)
-	}
+	t.Logf("%d findings", len(r.Checks))
+	tooLong(t, took)
 	want(t, r,
 		"ctl.seccomp info", "ctl.landlock.layers info",
 		"fs.shared.list["+p.shared+"] reachable", "fs.shared.read["+p.shared+"] reachable",
@@ -185,9 +193,7 @@ func TestRunAll_TellsWhatAFilterStops(t *testing.T) {
 	if c := r.Controls; c.Seccomp.Mode != 2 || c.Seccomp.Filters != 1 || c.Landlock.Layers > 0 || !c.NoNewPrivs {
 		t.Errorf("controls %+v", c)
 	}
-	if took > 5*time.Second {
-		t.Errorf("the run took %v", took)
-	}
+	tooLong(t, took)
 }
 
 func TestRunAll_SocketRefusedWithoutACanary(t *testing.T) {
@@ -257,9 +263,7 @@ func TestRunAll_EndsThoughChecksHangAndDie(t *testing.T) {
 		"side.die[a] reachable", "side.die[b] error", "side.die[c] reachable",
 		"none.none absent", "skip.it skipped",
 	)
-	if took > 10*time.Second {
-		t.Errorf("it took %v", took)
-	}
+	tooLong(t, took)
 	for _, f := range r.Checks {
 		switch f.ID {
 		case "die.exit":
@@ -285,9 +289,7 @@ func TestRunAll_EndsWhenItsTimeIsOver(t *testing.T) {
 	if !slices.ContainsFunc(r.Checks, func(f Finding) bool { return f.ID == "side.many" && f.Outcome == Timeout }) {
 		t.Error("nothing says that side.many had no time")
 	}
-	if took > 5*time.Second {
-		t.Errorf("it took %v", took)
-	}
+	tooLong(t, took)
 }
 
 func TestRunAll_SaysThatItCannotStartWorkers(t *testing.T) {
@@ -357,10 +359,9 @@ func TestRunAll_NothingHangsIt(t *testing.T) {
 		"fs.shared.list["+fifo+"] absent - ENOTDIR", "fs.shared.list["+rt+"] reachable", "fs.shared.list["+full+"] absent - ENOTDIR",
 		"cred.files[~/.netrc] absent - ENXIO",
 	)
-	noFaults(t, r, "ipc.walk", "slurm.submit", "ssh.lateral")
-	if took > 5*time.Second {
-		t.Errorf("the run took %v", took)
-	}
+	noFaults(t, r, "ipc.walk", "slurm.submit", "ssh.lateral", "ipc.unix["+rt+"/vscode-ipc-*]", "ipc.unix["+rt+"/tmux-*/*]", "ipc.unix["+rt+"/wayland-*]", "ipc.unix["+rt+"/pipewire-*]")
+	want(t, r, "ipc.unix["+rt+"/vscode-ipc-*] error") // more names than it looks at, so it cannot say "absent"
+	tooLong(t, took)
 }
 
 // fullListener makes a Unix socket whose backlog is full.
@@ -478,9 +479,7 @@ func TestRunAll_StopsWithItsContext(t *testing.T) {
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(errb.String(), "the run was stopped") {
 		t.Errorf("got %v, %q", err, errb.String())
 	}
-	if took := time.Since(start); took > 3*time.Second {
-		t.Errorf("it took %v to stop", took)
-	}
+	tooLong(t, time.Since(start))
 }
 
 func children(t *testing.T, pid int) []string {
@@ -530,6 +529,18 @@ func TestOptions_TakeMoreFromTheEnvironment(t *testing.T) {
 		if r.skipped(id) != want {
 			t.Errorf("skipped(%s) = %v", id, !want)
 		}
+	}
+}
+
+func TestStretch(t *testing.T) {
+	const two = "cpu  1 2\ncpu0 1\ncpu1 1\nintr 5\n"
+	for load, want := range map[string]time.Duration{"0.10 1 1": 1, "2.00 1 1": 1, "2.10 1 1": 2, "5.00 1 1": 3, "900.1 1 1": 5, "": 1, "x": 1} {
+		if got := stretch(load, two); got != want {
+			t.Errorf("load %q: %d, want %d", load, got, want)
+		}
+	}
+	if got := stretch("9 9 9", ""); got != 1 {
+		t.Errorf("with no processors: %d", got)
 	}
 }
 

@@ -308,13 +308,13 @@ func slurmClient(_ *site, name string) Finding {
 	return Finding{Outcome: Reachable, Evidence: p}
 }
 
-func sackTargets(*site) []string {
+func sackTargets(s *site) []string {
 	var out []string
 	if p := os.Getenv("SLURM_SACK_SOCKET"); filepath.IsAbs(p) {
 		out = append(out, path.Clean(p))
 	}
 	for _, p := range []string{"/run/slurm/sack.socket", "/run/slurm-*/sack.socket", "/run/slurmctld/sack.socket", "/run/slurmdbd/sack.socket"} {
-		out = append(out, expand(p)...)
+		out = append(out, s.expand(p)...)
 	}
 	return out
 }

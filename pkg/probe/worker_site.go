@@ -48,6 +48,9 @@ type site struct {
 	procList  []process
 	procsErr  error
 
+	dirsMu sync.Mutex
+	dirs   map[string]*listing
+
 	confOnce sync.Once
 	confVal  slurmConf
 

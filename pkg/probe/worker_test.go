@@ -491,7 +491,8 @@ func (in inside) command(t *testing.T, prog string) *exec.Cmd {
 	}
 	cmd.SysProcAttr.Cloneflags = in.ns
 	cmd.Dir = in.dir
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), subjectVar + "=" + string(spec)}, in.env...)
+	// The race detector makes every process wait a second at its end.
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), subjectVar + "=" + string(spec), "GORACE=atexit_sleep_ms=0"}, in.env...)
 	if in.spec.Table {
 		cmd.Env = append(cmd.Env, tableVar+"=1")
 	}
