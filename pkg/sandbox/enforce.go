@@ -65,13 +65,16 @@ func Enforce(rs Ruleset) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl(PR_SET_NO_NEW_PRIVS)", err)
 	}
+	if err := settled(rs, keep, cut); err != nil {
+		return err
+	}
 	if err := restrict(rs); err != nil {
 		return err
 	}
 	if err := seccomp.Load(filter); err != nil {
 		return fmt.Errorf("loading the system call filter: %w", err)
 	}
-	return selfTest(rs, keep, cut)
+	return selfTest(rs, keep)
 }
 
 // restrict puts one Landlock layer on this thread: two would each have to
