@@ -248,6 +248,37 @@ func TestArguments(t *testing.T) {
 	}
 }
 
+// A policy need not let the command see /proc: what fence looks up there to
+// test itself it must have looked up before.
+func TestNothingOpenedButPrograms(t *testing.T) {
+	s := newStage(t)
+	narrow := filepath.Join(s.dir, "narrow.toml")
+	text := `version = 1
+[filesystem]
+read = ["/usr", "/lib", "/lib64", "/bin"]
+why = "only programs"
+hide = ["@shared", "@home", "@sockets"]
+`
+	if err := os.WriteFile(narrow, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, sc := range forms(s) {
+		t.Run(sc.name, func(t *testing.T) {
+			args := append([]string{"--status-fd", "3", "--policy", narrow}, sc.flags...)
+			if len(sc.flags) > 0 {
+				args = append(args, "--why", "the fault tests")
+			}
+			o, err := sc.start(t, append(args, "--", "/bin/sh", "-c", "echo ran; read x </proc/self/status"), nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !o.Ran || string(o.stdout) != "ran\n" || !strings.Contains(string(o.stderr), "Permission denied") || o.claims == nil {
+				t.Errorf("ran %v, %s, %q, %s", o.Ran, o.exit(), o.stdout, o.stderr)
+			}
+		})
+	}
+}
+
 // SIGTERM at any moment of the launch.
 func TestSignals(t *testing.T) {
 	s := newStage(t)

@@ -85,7 +85,8 @@ func TestBrokenLaunchersAreNoticed(t *testing.T) {
 	}
 	s := newStage(t)
 	const enforce, selftest, mounts = "pkg/sandbox/enforce.go", "pkg/sandbox/selftest.go", "pkg/sandbox/mounts.go"
-	noSelfTest := edit{enforce, "return selfTest(rs, keep, cut)", "_ = cut; return nil"}
+	noSelfTest := edit{enforce, "return selfTest(rs, keep)", "return nil"}
+	noSettled := edit{enforce, "if err := settled(rs, keep, cut); err != nil {", "if cut && !cut {"}
 	noLandlock := edit{enforce, "if err := restrict(rs); err != nil {", "if err := error(nil); err != nil {"}
 	noMask := edit{mounts, "	case MountMaskDir:\n", "	case MountMaskDir:\n		if !op.Holds {\n			return nil\n		}\n"}
 	built := map[string]*stage{} // by the edits
@@ -99,11 +100,11 @@ func TestBrokenLaunchersAreNoticed(t *testing.T) {
 		{"Landlock left out", []edit{noLandlock}, "ends with 125", "", ""},
 		{"a mask left out", []edit{noMask}, "ends with 125", "", ""},
 		{"Landlock and the self-test left out", []edit{noLandlock, noSelfTest}, "Landlock layers", "", ""},
-		{"a mask and the self-test left out", []edit{noMask, noSelfTest}, "decoy.read", "", ""},
+		{"a mask and the self-test left out", []edit{noMask, noSelfTest, noSettled}, "decoy.read", "", ""},
 		{"the self-test left out: Landlock", []edit{noSelfTest}, "", "landlock_restrict_self", "Landlock layers"},
 		{"the self-test left out: filter", []edit{noSelfTest}, "", "seccomp(SET_MODE_FILTER)", "seccomp mode"},
-		{"the self-test left out: descriptors", []edit{noSelfTest}, "", "close_range", "fd7.secret"},
-		{"the self-test left out: mask", []edit{noSelfTest}, "", "mount " + s.config.Decoy, "decoy.read"},
+		{"the self-test left out: descriptors", []edit{noSelfTest, noSettled}, "", "close_range", "fd7.secret"},
+		{"the self-test left out: mask", []edit{noSelfTest, noSettled}, "", "mount " + s.config.Decoy, "decoy.read"},
 		{"no test of descriptors", []edit{{selftest, "if fd <= 2 ||", "if fd >= 0 ||"}}, "", "close_range", "fd7.secret"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
