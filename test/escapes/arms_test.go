@@ -30,8 +30,9 @@ type tools struct {
 func build(t *testing.T) tools {
 	t.Helper()
 	bed.Require(t, "users", "apptainer", "nonet")
-	b := tools{dir: userDir(t), fence: bed.Bin(t, "fence")}
-	b.attempt, b.arm = filepath.Join(b.dir, "attempt"), filepath.Join(b.dir, "arm")
+	b := tools{dir: userDir(t)}
+	b.attempt, b.arm, b.fence = filepath.Join(b.dir, "attempt"), filepath.Join(b.dir, "arm"), filepath.Join(b.dir, "fence")
+	copyFile(t, bed.Bin(t, "fence"), b.fence, 0o755) // where it lies may be in /tmp
 	for path, made := range map[string]func() (string, error){b.attempt: attemptProgram(), b.arm: armProgram()} {
 		from, err := made()
 		if err != nil {

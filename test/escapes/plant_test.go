@@ -38,7 +38,7 @@ func newRoot(t *testing.T, b tools, kind string) root {
 		t.Fatal(err)
 	}
 	r := root{kind: kind, dir: dir, image: dir, flags: []string{"--writable"}}
-	script := `cp -r --no-preserve=ownership "$1/." "$2/"; cd "$2"; mkdir .fence; touch .fence/fence .fence/probe .fence/attempt .fence/arm etc/resolv.conf`
+	script := `cp -r --no-preserve=ownership "$1/." "$2/"; cd "$2"; mkdir .fence; touch .fence/fence .fence/attempt .fence/arm etc/resolv.conf`
 	switch kind {
 	case "links":
 		script += `; mkdir -p .singularity.d/env .singularity.d/actions; cd .singularity.d; echo export FROM_IMAGE=1 >env/90-environment.sh

@@ -434,6 +434,9 @@ var rows = []row{
 		environ  OK canary | OK canary | OK nothing | OK nothing ; the token of the harness did not come in
 		+kill    OK | OK | OK | OK
 		+ended   OK by SIGTERM | OK by SIGTERM | OK by SIGTERM | OK by SIGTERM`},
+	{name: "adopted", what: "make a child of the process that started the fence (CLONE_PARENT)", text: `
+		!clone  OK | OK | OK | OK`,
+		why: "the kernel allows it; a harness that waits for any child meets one that it does not know"},
 	{name: "own-namespaces", what: "back through the handles of the namespaces one is in", text: `
 		+open           OK | OK | OK | OK
 		+NS_GET_USERNS  OK | OK | OK | EPERM | OK | OK | OK
@@ -466,6 +469,14 @@ var rows = []row{
 		write    OK | - | - | - | OK | - | OK ; the same
 		TIOCSTI  EPERM | - | - | - | EPERM | - | EPERM ; the kernel's own answer: it is not the command's own terminal
 		changes  shown | - | - | - | shown | - | shown`},
+	{name: "controlling", what: "the terminal that the harness was started from, with no standard descriptor on it", with: []string{"controlling"}, text: `
+		!open     OK | EACCES | OK | OK
+		!write    OK | - | OK | OK
+		+ask-key  OK | - | OK | OK
+		!read     OK the key | - | OK the key | OK the key
+		TIOCSTI   OK/EIO | - | EPERM | EPERM
+		changes   shown, typed | - | shown | shown`,
+		why: "/dev/tty is granted: start fence without a controlling terminal (setsid), as batch jobs are"},
 	{name: "log-file", what: "standard error is a file in a hidden folder, as a batch job's log is", with: []string{"log"}, text: `
 		!reopen-read   OK nothing | EACCES | OK nothing | EACCES
 		+reopen-write  OK | EACCES | OK | OK

@@ -239,10 +239,18 @@ func (d *driver) collect(from io.Reader, answer io.Writer, r *wire.Result) error
 			return fmt.Errorf("%q is not of row %s", lines.Text(), r.Row)
 		}
 		r.Steps = append(r.Steps, step)
-		if step.Step == "ask" {
-			if err := os.WriteFile(d.path("hidden/new-name"), nil, 0o600); err != nil {
+		switch step.Step {
+		case "ask":
+			err := os.WriteFile(d.path("hidden/new-name"), nil, 0o600)
+			if err != nil {
 				return err
 			}
+		case "ask-key":
+			if _, err := d.terminal.master.Write([]byte("k")); err != nil {
+				return err
+			}
+		}
+		if strings.HasPrefix(step.Step, "ask") {
 			if _, err := answer.Write([]byte("x")); err != nil {
 				return err
 			}
@@ -253,7 +261,7 @@ func (d *driver) collect(from io.Reader, answer io.Writer, r *wire.Result) error
 
 // standardInput is a pipe that stays open while the command runs, or a terminal.
 func (d *driver) standardInput(cmd *exec.Cmd) (io.WriteCloser, error) {
-	if d.row.Has("terminal") || d.row.Has("other-terminal") {
+	if d.row.Has("terminal") || d.row.Has("other-terminal") || d.row.Has("controlling") {
 		t, err := openTerminal()
 		if err != nil {
 			return nil, err
@@ -268,6 +276,11 @@ func (d *driver) standardInput(cmd *exec.Cmd) (io.WriteCloser, error) {
 	}
 	if d.row.Has("other-terminal") {
 		cmd.Args = append(cmd.Args, "terminal="+d.terminal.slave.Name())
+	}
+	if d.row.Has("controlling") {
+		// Through a descriptor that is closed before the fence looks at what it got.
+		cmd.ExtraFiles = append(cmd.ExtraFiles, d.terminal.slave)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 3}
 	}
 	read, write, err := os.Pipe()
 	if err != nil {

@@ -64,6 +64,7 @@ extern const struct row net_rows[], process_rows[], kernel_rows[], file_rows[];
 
 int victim(void);
 int others_namespace(void);
+int flip(void);
 int who(const char *step);
 
 /* executes tries to execute an attempt program in a child, by path or, if that is NULL, by

@@ -321,6 +321,61 @@ static void log_file(void)
 	did("chmod", SYS(fchmod, 2, 0600));
 }
 
+/* controlling: the terminal that the harness was started from, with none of the standard
+ * descriptors on it. */
+static void controlling(void)
+{
+	char c;
+	long fd = did("open", SYS(openat, AT_FDCWD, "/dev/tty", O_RDWR | O_NONBLOCK));
+	if (fd < 0)
+		return;
+	did("write", SYS(write, fd, "!", 1L));
+	did("ask-key", 0); /* the harness types one */
+	if (read(0, &c, 1) != 1)
+		return;
+	long n = SYS(read, fd, &c, 1L);
+	noted("read", n, n == 1 && c == 'k' ? "the key" : NULL);
+	did("TIOCSTI", SYS(ioctl, fd, (long)TIOCSTI, "!"));
+}
+
+/* standard: standard input is a hidden folder, or a descriptor that only names one. */
+static void standard(void)
+{
+	long fd = SYS(openat, 0, "secret", O_RDONLY);
+	reads("openat", fd);
+	opens("reopen", "/proc/self/fd/0/secret");
+	did("status", SYS(fcntl, 7, F_GETFD));
+}
+
+/* waits: reads what is mounted while it runs. */
+static void waits(void)
+{
+	char c;
+	opens("before", path("hidden", "secret"));
+	did("ask", 0);
+	if (read(0, &c, 1) != 1)
+		return;
+	opens("after", path("hidden", "secret"));
+}
+
+/* flip swaps arg(base)/entry between a folder and a link to arg(hidden), until there is nothing
+ * more to read, and says how often. It runs outside. */
+int flip(void)
+{
+	char c, note[32];
+	long n = 0;
+	fcntl(0, F_SETFL, O_NONBLOCK);
+	mkdir(path("base", "entry"), 0755);
+	symlink(arg("hidden"), path("base", "other"));
+	did("ready", 0);
+	while (read(0, &c, 1) != 0)
+		for (int i = 0; i < 100; i++)
+			n += SYS(renameat2, AT_FDCWD, path("base", "entry"), AT_FDCWD, path("base", "other"), 2) == 0;
+	snprintf(note, sizeof note, "%ld", n);
+	noted("swapped", 0, note);
+	return 0;
+}
+
 /* ---- for the next command: outside the table, see plant_test.go ---- */
 
 /* plant writes a script to arg(what), which a runtime may run by itself the next time. */
@@ -387,5 +442,6 @@ const struct row file_rows[] = {
 	{"47", inherited}, {"48", working_folder}, {"49", nodes}, {"50", shared}, {"51", queue}, {"52", from_memory},
 	{"54", knobs}, {"61", bounds}, {"62", leaves}, {"64", devices}, {"in-memory", in_memory}, {"own-memory", own_memory},
 	{"parents", parents}, {"pinned", by_descriptor}, {"watched", watched}, {"other-terminal", other_terminal},
-	{"log-file", log_file}, {"plant", plant}, {"replace", replace}, {0},
+	{"log-file", log_file}, {"plant", plant}, {"replace", replace},
+	{"controlling", controlling}, {"standard", standard}, {"waits", waits}, {0},
 };

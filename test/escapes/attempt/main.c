@@ -140,6 +140,8 @@ int main(int argc, char **argv)
 	signal(SIGURG, SIG_IGN);
 	if (!strcmp(row, "victim"))
 		return victim();
+	if (!strcmp(row, "flip"))
+		return flip();
 	if (!strcmp(row, "others-namespace"))
 		return others_namespace();
 	if (argc == 4 && (!strcmp(row, "who") || !strcmp(row, "ran"))) {

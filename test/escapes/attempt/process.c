@@ -268,8 +268,17 @@ static void child(void)
 	noted("ended", 0, WIFSIGNALED(status) ? "by SIGTERM" : "by itself");
 }
 
+/* adopted: a child whose parent is the one who started the fence. */
+static void adopted(void)
+{
+	long pid = SYS(clone, CLONE_PARENT | SIGURG, 0L, 0L, 0L, 0L);
+	if (pid == 0)
+		_exit(0);
+	did("clone", pid);
+}
+
 const struct row process_rows[] = {
 	{"16", signals}, {"17", sigio}, {"18", everybody}, {"19", trace}, {"20", memory}, {"21", steal}, {"22", peek},
 	{"23", proc_secret}, {"24", proc_open}, {"25", oom}, {"26", prlimits}, {"27", priority}, {"28", affinity},
-	{"parent", parent}, {"sibling", sibling}, {"child", child}, {0},
+	{"parent", parent}, {"sibling", sibling}, {"child", child}, {"adopted", adopted}, {0},
 };
