@@ -327,7 +327,7 @@ func (r *resolver) bare() {
 			tmp = append(tmp, dir)
 		}
 	}
-	without := r.without(len(tmp) > 0)
+	without := r.without()
 	for _, accept := range []struct{ name, taken string }{
 		{AcceptLandlockHide, "closed by Landlock alone, to opening, listing, reading and writing: stat still shows what exists in "},
 		{AcceptSockets, "sockets can be connected to, and their daemons take orders: "},
@@ -362,14 +362,14 @@ func andSo(more []string) string {
 }
 
 // without is how to start the container so that there is nothing to hide: one
-// line that can be typed as it is.
-func (r *resolver) without(contain bool) string {
+// line that can be typed as it is, whatever was typed before. -C gives it a
+// /tmp of its own, and an empty home, which is a mount too.
+func (r *resolver) without() string {
 	n := r.rs.Node
 	if n.Container == "" {
 		return `run the command in a container that does not mount it: eval "$(fence env)"; apptainer exec IMAGE /.fence/fence -- COMMAND`
 	}
 	var words, image []string
-	home := false
 	for _, h := range r.rs.Hidden {
 		mount := "/"
 		for _, m := range n.Mounts {
@@ -377,32 +377,24 @@ func (r *resolver) without(contain bool) string {
 				mount = m.Path
 			}
 		}
-		isHome := h.Set == policy.SetHome || mount == n.Home || mount == env(n.Env, "HOME")
-		home = home || isHome || within(n.Home, h.Path)
 		switch {
-		case withinAny(h.Path, tmpDirs):
-			contain = true
+		case withinAny(h.Path, tmpDirs), h.Set == policy.SetHome, mount == n.Home, mount == env(n.Env, "HOME"), slices.Contains(words, mount):
 		case mount == "/":
 			image = append(image, h.Path)
-		case !isHome && !slices.Contains(words, mount):
+		default:
 			words = append(words, mount)
 		}
 	}
-	exec := "apptainer exec"
-	if contain {
-		exec += " -C" // which mounts an empty home
-	}
-	if home || contain {
-		words = append(words, "home")
-	}
-	var lines []string
-	if len(words) > 0 {
-		lines = append(lines, fmt.Sprintf(`start the container without it: %s --no-mount %s,cwd (eval "$(fence env)" does it for the whole job)`, exec, strings.Join(words, ",")))
-	}
+	do := fmt.Sprintf(`start the container without it: apptainer exec -C --no-mount %s (eval "$(fence env)" does it for the whole job)`,
+		strings.Join(append(words, "home", "cwd"), ","))
 	if len(image) > 0 {
-		lines = append(lines, "of the image itself, where only a user namespace can cover it: "+strings.Join(image, ", "))
+		own := "of the image itself, where only a user namespace can cover it: " + strings.Join(image, ", ")
+		if len(image) == len(r.rs.Hidden) {
+			return own
+		}
+		do += "\n" + own
 	}
-	return strings.Join(lines, "\n")
+	return do
 }
 
 // paths lists the Landlock rules.
