@@ -1,0 +1,155 @@
+package guide
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"fence/pkg/sandbox"
+	"fence/test/bed"
+)
+
+// wheels is the policy that a newcomer writes first: strict, and one folder.
+const wheels = `version = 1
+extends = "strict"
+
+[[open]]
+path = "/wheels"
+access = "read"
+why = "offline wheelhouse: no network, tasks pip install"
+`
+
+// The folder lies on shared storage and is bound at another place; the policy
+// comes along beside the programs.
+const wheelsExec = `eval "$(fence env)"
+apptainer exec --bind $PWD/wheels:/wheels,$PWD/wheels.toml:/.fence/wheels.toml:ro img.sif `
+
+func TestPolicy_OneFolder(t *testing.T) {
+	p := newPlace(t)
+	if err := os.Mkdir(p.path("wheels"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.own("wheels")
+	const text = "canary: a wheel\n"
+	p.write("wheels/a.whl", text, 0o644)
+	p.write("wheels.toml", wheels, 0o644)
+	const changes = `
+cat /wheels/a.whl; ls /wheels
+w() { if "$@" 2>/dev/null; then echo "$* WORKS"; fi; }
+w sh -c 'echo x >>/wheels/a.whl'; w sh -c 'echo x >/wheels/new'; w mkdir /wheels/d; w rm /wheels/a.whl; w mv /wheels/a.whl /wheels/b.whl
+w ln /wheels/a.whl /wheels/l; w truncate -s 1 /wheels/a.whl; cd /wheels; w sh -c 'echo x >relative'; w sh -c 'echo x >/proc/self/cwd/new'
+ls -d /proj/* 2>/dev/null
+`
+	control := p.ok(p.sh(wheelsExec + `sh -c 'echo x >/wheels/control && rm /wheels/control && echo writable'`))
+	if control.stdout != "writable\n" {
+		t.Fatalf("control: %q", control.stdout)
+	}
+	for _, tc := range []struct {
+		form   string
+		limits []string
+	}{{"namespace", nil}, {"namespace", noNetns}, {"bare", nested}} {
+		t.Run(tc.form+fmt.Sprint(tc.limits), func(t *testing.T) {
+			p := place{t, p.dir}
+			r := p.on(tc.limits, wheelsExec+`/.fence/fence --policy /.fence/wheels.toml --status-fd 9 -- sh -c "$(cat <<'EOF'`+changes+"EOF\n)\" 9>status.json")
+			if r.stdout != text+"a.whl\n" {
+				t.Errorf("it prints\n%s", r.stdout)
+			}
+			if got := p.read("wheels/a.whl"); got != text {
+				t.Errorf("the wheel is %q", got)
+			}
+			if files, _ := os.ReadDir(p.path("wheels")); len(files) != 1 {
+				t.Errorf("the folder has %v", files)
+			}
+			status := decoded[sandbox.Status](t, p.read("status.json"))
+			if status.Form != tc.form || len(status.Opened) != 1 || status.Opened[0].What != "read /wheels" ||
+				status.Opened[0].Why != "offline wheelhouse: no network, tasks pip install" || !strings.HasPrefix(status.Opened[0].From, "/.fence/wheels.toml:") {
+				t.Errorf("the status line: %+v", status)
+			}
+			// The site's storage at its own place stays hidden, whatever is bound from it.
+			r = p.on(tc.limits, wheelsExec+`/.fence/fence --policy /.fence/wheels.toml -- ls `+bed.Project)
+			if r.code == 0 || strings.Contains(r.stdout, "fencer") {
+				t.Errorf("the project: exit code %d, %q", r.code, r.stdout)
+			}
+			r = p.ok(p.on(tc.limits, wheelsExec+`/.fence/fence explain --policy /.fence/wheels.toml`))
+			for _, want := range []string{"opened       read /wheels: offline wheelhouse: no network, tasks pip install\n", "private data: by policy (what lies in /wheels)"} {
+				if !strings.Contains(r.stdout, want) {
+					t.Errorf("explain does not say %q:\n%s", want, r.stdout)
+				}
+			}
+		})
+	}
+	// The strict policy alone does not show it.
+	if r := p.sh(wheelsExec + `/.fence/fence -- cat /wheels/a.whl`); r.code == 0 || strings.Contains(r.stdout, "canary") {
+		t.Errorf("strict shows a bound folder: %q", r.stdout)
+	}
+	// Without a why nothing runs.
+	p.write("wheels.toml", strings.ReplaceAll(wheels, "why = ", "# why = "), 0o644)
+	for _, verb := range []string{"explain --policy /.fence/wheels.toml", "--policy /.fence/wheels.toml -- echo ran"} {
+		r := p.sh(wheelsExec + `/.fence/fence ` + verb)
+		if want := "fence: /.fence/wheels.toml:4: no reason is given\nhint: add why = \"...\"\n"; r.code != 2 || r.stdout != "" || r.stderr != want {
+			t.Errorf("%s without a why: exit code %d, %q, %q; want 2 and %q", verb, r.code, r.stdout, r.stderr, want)
+		}
+	}
+}
+
+// Inside a container only the command line says which policy: the image's
+// scripts could set a variable.
+func TestPolicy_NotFromTheImage(t *testing.T) {
+	p := newPlace(t)
+	for _, v := range []string{"FENCE_POLICY=build", "FENCE_POLICY=nosuch", "FENCE_NONSENSE=1"} {
+		r := p.ok(p.sh(`eval "$(fence env)"; apptainer exec --env ` + v + ` img.sif /.fence/fence explain`))
+		if !strings.HasPrefix(r.stdout, "policy       strict (") {
+			t.Errorf("%s: %.40s", v, r.stdout)
+		}
+	}
+	// Outside it is read, and what is not known is refused.
+	if r := p.sh(`fence explain`, "FENCE_POLICY=build"); r.code != 0 || !strings.HasPrefix(r.stdout, "policy       build (") {
+		t.Errorf("outside: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	if r := p.sh(`fence -- echo ran`, "FENCE_NONSENSE=1"); r.code != 2 || r.stdout != "" || r.stderr != "fence: the variable FENCE_NONSENSE is not known\nhint: the only one is FENCE_POLICY\n" {
+		t.Errorf("an unknown variable: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+}
+
+// The site's file adds to what is hidden. A broken one stops everything.
+func TestPolicy_SiteFile(t *testing.T) {
+	p := newPlace(t)
+	run := func(site, command string) result {
+		p.write("site.toml", site, 0o644)
+		return p.sh(`eval "$(fence env)"; apptainer exec --bind $PWD/site.toml:/etc/fence/site.toml:ro img.sif ` + command)
+	}
+	const good = "version = 1\n[filesystem]\nhide = [\"/usr/share/doc\"]\n"
+	if r := run(good, `sh -c 'ls /usr/share/doc | grep -q . && echo seen'`); r.stdout != "seen\n" {
+		t.Fatalf("control: %q", r.stdout)
+	}
+	if r := p.ends(run(good, `/.fence/fence -- sh -c 'ls /usr/share/doc | grep . || echo hidden'`), 0); r.stdout != "hidden\n" {
+		t.Errorf("hidden by the site: %q", r.stdout)
+	}
+	if r := run(good, `/.fence/fence --read /usr/share/doc --why "I want it" -- ls /usr/share/doc`); r.code != 2 || r.stdout != "" || !strings.Contains(r.stderr, "/usr/share/doc") {
+		t.Errorf("opened all the same: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	for _, tc := range []struct{ site, says string }{
+		{"version = 1\n[filesystem]\nhide = [\"/usr/share/doc\"\n", "/etc/fence/site.toml:"},
+		{"version = 1\n[filesystem]\nread = [\"/data\"]\n", "/etc/fence/site.toml:3: "},
+		{"version = 1\n[filesystem]\nhide = [\"data\"]\n", "/etc/fence/site.toml:3: "},
+		{"", "/etc/fence/site.toml:1: "},
+	} {
+		r := run(tc.site, `/.fence/fence -- echo ran`)
+		if r.code != 2 || r.stdout != "" || !strings.HasPrefix(r.stderr, "fence: "+tc.says) {
+			t.Errorf("%q: exit code %d, %q\n%s", tc.site, r.code, r.stdout, r.stderr)
+		}
+	}
+	// One that cannot be read hides what nobody knows: not fenced. (What is one's own can be read in a user namespace.)
+	if os.Geteuid() != 0 {
+		bed.Missing(t, "root: only root can make a file that the person cannot read")
+	}
+	if err := errors.Join(os.Chown(p.path("site.toml"), 0, 0), os.Chmod(p.path("site.toml"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if r := p.sh(`eval "$(fence env)"; apptainer exec --bind $PWD/site.toml:/etc/fence/site.toml:ro img.sif /.fence/fence -- echo ran`); r.code != 125 || r.stdout != "" ||
+		!strings.Contains(r.stderr, "/etc/fence/site.toml: permission denied") {
+		t.Errorf("an unreadable site file: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+}
