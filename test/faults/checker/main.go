@@ -333,8 +333,11 @@ func (l *looker) descriptors() {
 }
 
 func (l *looker) status() {
-	data, _ := os.ReadFile("/proc/self/status")
 	l.Caps = map[string]string{}
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil { // a fence with less than was asked for open: ask the kernel
+		l.asked()
+	}
 	for line := range strings.Lines(string(data)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
 		value = strings.TrimSpace(value)
@@ -353,6 +356,38 @@ func (l *looker) status() {
 	if bits, err := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0); err == nil {
 		l.SecureBits = bits
 	}
+}
+
+// asked is what status reads, by calls. The number of filters is not to be had.
+func (l *looker) asked() {
+	l.Filters = "?"
+	if n, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err == nil {
+		l.NoNewPrivs = strconv.Itoa(n)
+	}
+	if n, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0); err == nil {
+		l.Facts.Seccomp = strconv.Itoa(n)
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&header, &caps[0]); err != nil {
+		l.Caps["CapPrm"] = name(err)
+		return
+	}
+	set := func(name string, low, high uint32) {
+		if n := uint64(high)<<32 | uint64(low); n != 0 {
+			l.Caps[name] = strconv.FormatUint(n, 16)
+		}
+	}
+	set("CapInh", caps[0].Inheritable, caps[1].Inheritable) // and so no ambient ones
+	set("CapPrm", caps[0].Permitted, caps[1].Permitted)
+	set("CapEff", caps[0].Effective, caps[1].Effective)
+	var bounding uint64
+	for c := range 64 {
+		if on, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0); err == nil && on == 1 {
+			bounding |= 1 << c
+		}
+	}
+	set("CapBnd", uint32(bounding), uint32(bounding>>32))
 }
 
 func (l *looker) limits() {
