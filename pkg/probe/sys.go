@@ -3,6 +3,7 @@ package probe
 import (
 	"fmt"
 	"os"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -141,9 +142,31 @@ func perfOpen() (string, syscall.Errno) {
 	return "perf_event_open", errnoOf(err)
 }
 
+// tiny is a program in memory that ends at once, "" if there can be none: a
+// child that is only there to be started need not be all of probe.
+var tiny = sync.OnceValue(func() string {
+	fd, err := unix.MemfdCreate("probe", unix.MFD_CLOEXEC)
+	if err != nil {
+		return ""
+	}
+	p := fmt.Sprintf("/proc/self/fd/%d", fd)
+	if n, err := unix.Write(fd, tinyProgram); err == nil && n > 0 && startChild(p, 0, 0) == nil {
+		return p
+	}
+	unix.Close(fd)
+	return ""
+})
+
 // startExit starts a child that ends at once, with the given namespaces.
 func startExit(clone, unshare uintptr) error {
-	p, err := os.StartProcess(self(), []string{"probe", WorkerName, helperExit}, &os.ProcAttr{
+	if p := tiny(); p != "" {
+		return startChild(p, clone, unshare)
+	}
+	return startChild(self(), clone, unshare)
+}
+
+func startChild(program string, clone, unshare uintptr) error {
+	p, err := os.StartProcess(program, []string{"probe", WorkerName, helperExit}, &os.ProcAttr{
 		Files: []*os.File{nil, nil, nil},
 		Sys:   &syscall.SysProcAttr{Cloneflags: clone, Unshareflags: unshare},
 	})

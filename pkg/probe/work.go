@@ -164,7 +164,7 @@ func workTmux(s *site, _ string) Finding {
 	sock := filepath.Join(dir, "s")
 	tmux := func(args ...string) (string, error) {
 		cmd := exec.Command(bin, append([]string{"-S", sock, "-f", "/dev/null"}, args...)...)
-		cmd.Env = append(os.Environ(), "TMUX=", "TERM=screen")
+		cmd.Env = append(os.Environ(), "TMUX=", "TERM=screen", "SHELL=/bin/sh") // an account may have no shell
 		out, err := cmd.CombinedOutput()
 		return oneLine(string(out)), err
 	}
