@@ -18,10 +18,7 @@ var measured [arms]map[string]wire.Result
 func TestEscapes(t *testing.T) {
 	bed.Require(t, "images")
 	b := build(t)
-	abi, err := ll.LandlockGetABIVersion()
-	if err != nil {
-		t.Fatal(err)
-	}
+	abi := landlockABI(t)
 	var list []wire.Row
 	for _, r := range rows {
 		list = append(list, wire.Row{Name: r.name, With: r.with})
@@ -64,8 +61,17 @@ func TestEscapes(t *testing.T) {
 		})
 	}
 	for _, o := range otherwise {
-		t.Logf("row %s (%s): %s", o.name, o.what, o.where)
+		t.Logf("row %s (%s): %s; %s", o.name, o.what, o.result, o.where)
 	}
+}
+
+func landlockABI(t *testing.T) int {
+	t.Helper()
+	abi, err := ll.LandlockGetABIVersion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return abi
 }
 
 // without drops the steps whose fixtures only root can make, or that there are not in a container.

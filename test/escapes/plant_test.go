@@ -257,6 +257,27 @@ func TestProtectedCannotBeReplaced(t *testing.T) {
 	}
 }
 
+// An image's script may call a program of the image. That one runs unfenced, before the next
+// command, and is the task's to replace: known to remain, for who starts several commands on one
+// writable root.
+func TestImageScriptRunsPrograms(t *testing.T) {
+	bed.Require(t, "images")
+	b := build(t)
+	for _, arm := range []int{boxNone, boxNamespace, boxBare} {
+		r := newRoot(t, b, "links")
+		script := `export NAME=$(/usr/local/bin/name); test -z "$NAME" || echo "$NAME"`
+		if err := os.WriteFile(r.file(".singularity.d/env/90-environment.sh"), []byte(script), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.steps(t, r, arm, "plant", "/usr/local/bin/name")["/usr/local/bin/name"]["plant"]; got != "OK" {
+			t.Errorf("%s: planting it: %s", armNames[arm], got)
+		}
+		if said := b.next(t, r, "exec"); !strings.Contains(said, "planted") {
+			t.Errorf("%s: the next exec said %q", armNames[arm], said)
+		}
+	}
+}
+
 // A careless person mounts the tools without ":ro", in an image that is read-only itself.
 func TestLauncherCannotBeReplaced(t *testing.T) {
 	bed.Require(t, "images")

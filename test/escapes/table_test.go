@@ -145,7 +145,7 @@ var rows = []row{
 		!limits     OK nothing | OK nothing | OK nothing | OK nothing
 		!mountinfo  OK nothing | OK nothing | OK nothing | OK nothing
 		!cgroup     OK nothing | OK nothing | OK nothing | OK nothing`,
-		why: "only a PID namespace closes it (apptainer exec --pid; fence env sets it): keep tokens out of command lines"},
+		why: "only a PID namespace closes it, as in a container that fence env starts (TestOutsideOfContainer): keep tokens out of command lines"},
 	{name: "25", what: "write oom_score_adj of a process outside", text: `
 		write    OK | EACCES | EROFS | EACCES
 		changes  oom | - | - | -`},
@@ -169,7 +169,7 @@ var rows = []row{
 	{name: "28", what: "sched_setaffinity on a process outside", text: `
 		!sched_setaffinity  OK | OK | OK | OK
 		changes             cpus | cpus | cpus | cpus`,
-		why: "threads of OpenMP, torch and MPI bind themselves by number, so the filter cannot refuse it; only a PID namespace closes it"},
+		why: "threads of OpenMP, torch and MPI bind themselves by number, so the filter cannot refuse it; only a PID namespace closes it (TestOutsideOfContainer)"},
 	{name: "29", what: "a user namespace, and then mount, chroot, fsopen", text: `
 		unshare          OK | OK | EPERM | EPERM
 		mount            OK | EPERM | EPERM | EPERM
@@ -347,7 +347,7 @@ var rows = []row{
 	{name: "51", what: "POSIX message queues", text: `
 		mq_open       OK | EACCES | ENOENT | EPERM | OK | ENOENT | EACCES
 		mq_timedsend  OK | - | - | -
-		mq_unlink     ENOENT | ENOENT | ENOENT | EPERM | ENOENT | ENOENT | ENOENT ; no queue of that name: of interest where the filter answers
+		mq_unlink     ENOENT | ENOENT | ENOENT | EPERM | ENOENT | ENOENT | ENOENT ; there is no queue of that name: EPERM is the filter
 		changes       posix-messages | - | - | -`},
 	{name: "52", what: "run a program from memory", text: `
 		+memfd_create  OK | OK | OK | OK
@@ -453,7 +453,7 @@ var rows = []row{
 		!rename  OK | EACCES | OK | EACCES
 		secret   OK canary | ENOENT | ENOENT | ENOENT
 		changes  hidden-files, plain-files | - | hidden-files, plain-files | -`,
-		why: "a hidden folder below a folder of the user's own can be moved along with it in the namespace form, and the next fence that is told the old name finds nothing there: see TestHiddenFolderMovedAway"},
+		why: "TestHiddenFolderMovedAway shows what comes of it"},
 	{name: "pinned", what: "descriptors that stand for a path (O_PATH); run what is hidden", with: []string{"program"}, text: `
 		+O_PATH   OK | OK | OK | OK
 		openat    OK canary | EACCES | ENOENT | EACCES
@@ -486,14 +486,31 @@ var rows = []row{
 		why: "the namespace form hides by a mount that the descriptor is not under: what the log has in it can be read back"},
 }
 
-// otherwise are the rows that are not in the table above, and where they are or why they cannot be
-// run here.
-var otherwise = []struct{ name, what, where string }{
-	{"56", "run fence in the fence with other flags", "TestFenceInFence"},
-	{"57", "LD_PRELOAD, BASH_ENV or FENCE_POLICY set by the task's image", "TestImageCannotChoosePolicy, TestPreloadDoesNotEnterFence"},
-	{"58", "replace the fence binary or what runs before it, for the next command", "TestPlantedInRoot, TestLauncherCannotBeReplaced, TestPlantedInPath"},
-	{"59", "kill or flood the supervisor of loopback mode, or a session's init", "not built yet: comes with sessions and loopback mode"},
-	{"60", "change a socket address after it was checked", "not built yet: comes with loopback mode"},
-	{"63", "ssh to another node; srun, sbatch, scontrol from inside", "TestSlurmFromInside; its parts are rows 1, 14 and 15"},
-	{"65", "ask a tmux server outside to run a command", "TestTmuxOutside"},
+// otherwise are the rows of the list that are not in the table above: where they are and what came
+// of it, or why they cannot be run here.
+var otherwise = []struct{ name, what, where, result string }{
+	{"56", "run fence in the fence with other flags", "TestFenceInFence",
+		"only tighter: EAFNOSUPPORT, EPERM and ENOENT as before; in the bare form the second one finds nothing to grant and does not run"},
+	{"57", "LD_PRELOAD, BASH_ENV or FENCE_POLICY set by the task's image", "TestImageCannotChoosePolicy, TestPreloadDoesNotEnterFence",
+		"the launcher is static, the variables do not reach the command, and a container's FENCE_POLICY is not read"},
+	{"58", "replace the fence binary or what runs before it, for the next command",
+		"TestPlantedInRoot, TestProtectedCannotBeReplaced, TestLauncherCannotBeReplaced, TestPlantedInPath",
+		"without a fence each runs next; namespace form EROFS and EBUSY, bare form EACCES"},
+	{"59", "kill or flood the supervisor of loopback mode, or a session's init", "",
+		"not run: neither is built yet"},
+	{"60", "change a socket address after it was checked", "",
+		"not run: loopback mode is not built yet"},
+	{"63", "ssh to another node; srun, sbatch, scontrol from inside", "TestSlurmFromInside; rows 1, 14, 15",
+		"they work without a fence; with one no Slurm daemon is reached"},
+	{"65", "ask a tmux server outside to run a command", "TestTmuxOutside",
+		"without a fence it runs it; namespace form: no such socket; bare form before Landlock ABI 9: it runs it, --accept sockets was given for that"},
+}
+
+// alsoRemains is what the other tests find open.
+var alsoRemains = []struct{ what, where string }{
+	{"a hidden folder below a folder that the command may rename can be moved along with it in the namespace form; the next fence that is told the old name hides nothing", "TestHiddenFolderMovedAway"},
+	{"on a bare node, in the namespace form, a hidden folder that is seen at a second path (a bind mount below /usr, /var, /opt and the like) can be read there; in the bare form fence does not start", "TestHiddenAtSecondPath"},
+	{"in the bare form a filesystem that is mounted while the command runs, in a folder that it may read, can be read", "TestMountedLater"},
+	{"on a bare node a launcher that lies where the command may write can be replaced; in a container /.fence cannot", "TestLauncherOnTheNode"},
+	{"a program that an image's own environment script calls runs before the next command's fence, and a command can replace it in a writable root: several commands on one root are a session", "TestImageScriptRunsPrograms"},
 }

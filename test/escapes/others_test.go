@@ -1,0 +1,258 @@
+package escapes
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"fence/test/bed"
+)
+
+// Rows 56, 57, 62, 63 and 65, which need other programs than the attempt program.
+
+// A second fence, whatever it is told to open, opens nothing that the first one closed.
+func TestFenceInFence(t *testing.T) {
+	b := build(t)
+	p := newPlace(t, b)
+	open := filepath.Join(b.dir, "open-all.toml")
+	text := "version = 1\nextends = \"strict\"\n[network]\nmode = \"host\"\nwhy = \"a test\"\n"
+	for _, call := range []string{"unshare", "mount", "ptrace", "io_uring_setup", "personality"} {
+		text += fmt.Sprintf("[[open]]\nsyscall = %q\nwhy = \"a test\"\n", call)
+	}
+	if err := os.WriteFile(open, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	again := append([]string{b.fence, "--policy", open}, accepts...)
+	inside := []string{"sh", "-c", `"$1" 1; "$1" 35; "$1" 53; "$1" 19 pid=$PPID; "$1" pinned hidden="$2"`, "sh", b.attempt, p.hidden}
+	read := func(out string) map[string]string {
+		got := map[string]string{}
+		for path, steps := range byPath(t, out) {
+			for step, outcome := range steps {
+				got[path+step] = outcome
+			}
+		}
+		return got
+	}
+	// The control: the policy opens these.
+	status, said := ended(bed.Command(t, again[0], append(append(again[1:], "--"), inside...)...))
+	if got := read(said); status != "OK" || got["socket"] != "OK" || got["io_uring_setup"] != "OK" || got["READ_IMPLIES_EXEC"] != "OK" || got["openat"] != "OK canary" {
+		t.Fatalf("the open policy alone: %s %s", status, said)
+	}
+	argv := append(append(append(b.launch(namespace, p.hidden), again...), "--"), inside...)
+	status, said = ended(bed.Command(t, argv[0], argv[1:]...))
+	if status != "OK" {
+		t.Fatalf("in the namespace form: %s %s", status, said)
+	}
+	got := read(said)
+	for step, want := range map[string]string{
+		"socket": "EAFNOSUPPORT", "io_uring_setup": "EPERM", "READ_IMPLIES_EXEC": "EPERM", "traceme": "EPERM", "openat": "ENOENT",
+	} {
+		if got[step] != want {
+			t.Errorf("in the namespace form, %s: %s, want %s", step, got[step], want)
+		}
+	}
+	// The outer bare form lets nobody list "/", without which the inner one
+	// finds nothing to grant.
+	argv = append(append(append(b.launch(bare, p.hidden), again...), "--"), inside...)
+	if status, said = ended(bed.NoUserns(t, argv[0], argv[1:]...)); status != "126" && status != "125" {
+		t.Errorf("in the bare form: %s %s", status, said)
+	}
+}
+
+// What the caller's environment loads into programs does not enter the launcher, which is static,
+// and does not reach the command either.
+func TestPreloadDoesNotEnterFence(t *testing.T) {
+	b := build(t)
+	lib, script := filepath.Join(b.dir, "evil.so"), filepath.Join(b.dir, "evil.sh")
+	source := filepath.Join(b.dir, "evil.c")
+	if err := os.WriteFile(source, []byte(`#include <unistd.h>
+		__attribute__((constructor)) static void evil(void) { write(2, "evil\n", 5); }`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-Wno-unused-result", "-o", lib, source).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := os.WriteFile(script, []byte("echo evil >&2\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []string{"LD_PRELOAD=" + lib, "BASH_ENV=" + script} {
+		for _, arm := range nodeArms {
+			// By env(1), so that it is set for fence and for nothing before it.
+			argv := append([]string{"env", v}, append(b.launch(arm), "bash", "-c", "exit 0")...)
+			status, said := ended(b.on(t, arm, argv...))
+			if loaded := strings.Contains(said, "evil"); status != "OK" || loaded != (arm == none) {
+				t.Errorf("%s, %s: %s %s", v, armNames[arm], status, said)
+			}
+		}
+	}
+}
+
+// A tmux server outside does what anybody says who reaches its socket.
+func TestTmuxOutside(t *testing.T) {
+	b := build(t)
+	p := newPlace(t, b)
+	socket := filepath.Join(p.hidden, "tmux.sock")
+	tmux := func(args ...string) []string {
+		return append([]string{"tmux", "-S", socket, "-f", "/dev/null"}, args...)
+	}
+	start := tmux("new-session", "-d", "sleep 600")
+	if status, said := ended(bed.Command(t, start[0], start[1:]...)); status != "OK" {
+		t.Fatalf("tmux: %s %s", status, said)
+	}
+	defer func() {
+		stop := tmux("kill-server")
+		ended(bed.Command(t, stop[0], stop[1:]...))
+	}()
+	for _, c := range []struct {
+		arm  int
+		runs bool
+	}{
+		{none, true},
+		{namespace, false},
+		// Before Landlock ABI 9 only mounts close a socket: --accept sockets was
+		// given for it.
+		{bare, landlockABI(t) < 9},
+	} {
+		marker := filepath.Join(p.base, fmt.Sprint("outside", c.arm))
+		argv := append(b.launch(c.arm, p.hidden), tmux("run-shell", "touch "+marker)...)
+		status, said := ended(b.on(t, c.arm, argv...))
+		_, err := os.Stat(marker)
+		if ran := err == nil; ran != c.runs || (status == "OK") != c.runs {
+			t.Errorf("%s: the server outside ran it: %v, want %v (%s %s)", armNames[c.arm], ran, c.runs, status, said)
+		}
+	}
+}
+
+// The cluster's own commands from inside. They ask for seconds before they give up, so all are
+// tried at once.
+func TestSlurmFromInside(t *testing.T) {
+	bed.Require(t, "users", "apptainer", "slurm")
+	b := build(t)
+	for _, arm := range nodeArms {
+		for _, argv := range [][]string{
+			{"srun", "--immediate=30", "true"},
+			{"sbatch", "--output=/dev/null", "--wrap", "true"},
+			{"scontrol", "ping"},
+		} {
+			t.Run(armNames[arm]+"/"+argv[0], func(t *testing.T) {
+				t.Parallel()
+				status, said := ended(b.on(t, arm, append(b.launch(arm), argv...)...))
+				// scontrol ping says that nobody is there, whatever its status.
+				if ok := status == "OK" && !strings.Contains(said, "DOWN"); ok != (arm == none) {
+					t.Errorf("%s: %s", status, said)
+				}
+			})
+		}
+	}
+}
+
+// In a container as fence env starts it, the processes of the node are out of sight (rows 24 and 28),
+// and its abstract sockets, which the container alone leaves open, are the fence's to close.
+func TestOutsideOfContainer(t *testing.T) {
+	bed.Require(t, "images")
+	b := build(t)
+	name := fmt.Sprintf("fence-escapes-outside-%d", os.Getpid())
+	victim := bed.Command(t, b.attempt, "victim", "name="+name, fmt.Sprintf("key=%d", 0x5d000000+os.Getpid()), "hidden="+b.dir, "plain="+b.dir)
+	ask, err := victim.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers, err := victim.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := victim.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		ask.Close()
+		victim.Wait()
+	}()
+	known := bufio.NewReader(answers)
+	if _, err := known.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	attempts := func(attempt string) string {
+		return fmt.Sprintf("%[1]s 24 pid=%[2]d; %[1]s 28 pid=%[2]d; %[1]s 14 name=%[3]s", attempt, victim.Process.Pid, name)
+	}
+	out, err := bed.Command(t, "sh", "-c", attempts(b.attempt)).Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, stderr(err))
+	}
+	const want = `
+		cmdline            OK nothing | ENOENT | ENOENT | ENOENT
+		status             OK nothing | ENOENT | ENOENT | ENOENT
+		sched_setaffinity  OK | ESRCH | ESRCH | ESRCH
+		connect            OK | OK | ECONNREFUSED | EPERM`
+	check := func(where, out string, column int) {
+		t.Helper()
+		got := byPath(t, out)[""]
+		for _, name := range []string{"comm", "stat", "limits", "mountinfo", "cgroup", "sendto", "sendmsg"} {
+			delete(got, name)
+		}
+		expect(t, where, got, want, column)
+	}
+	check("on the node", string(out), 0)
+	for i, arm := range []int{boxNone, boxNamespace, boxBare} {
+		cmd := b.container(t, arm == boxBare, nil, bed.Image("debian"), append(fenced(arm), "sh", "-c", attempts("/.fence/attempt"))...)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", cmd, err, stderr(err))
+		}
+		check(armNames[arm], string(out), i+1)
+	}
+}
+
+// A daemon that a command leaves lives on, fenced (row 62); in a container as fence env starts it,
+// it ends with the container.
+func TestContainerEndsWhatIsLeft(t *testing.T) {
+	bed.Require(t, "images")
+	b := build(t)
+	for _, c := range []struct {
+		what  string
+		cmd   *exec.Cmd
+		lives bool
+	}{
+		{"on the node", bed.Command(t, b.fence, "--", b.attempt, "62", "hidden=/none"), true},
+		{"in a container", b.container(t, false, nil, bed.Image("debian"), "/.fence/fence", "--", "/.fence/attempt", "62", "hidden=/none"), false},
+	} {
+		stdin, err := c.cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, write, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		read.SetReadDeadline(time.Now().Add(time.Minute)) // it ends, or this fails
+		c.cmd.Stdout = write
+		if err := c.cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		write.Close()
+		lines := bufio.NewReader(read)
+		if first, err := lines.ReadString('\n'); !strings.Contains(first, "stays") {
+			t.Fatalf("%s: %q %v", c.what, first, err)
+		}
+		if _, err := c.cmd.Process.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		// The command has ended. Only one that lives reports at the end of its
+		// standard input.
+		stdin.Close()
+		rest, err := io.ReadAll(lines)
+		if err != nil {
+			t.Errorf("%s: it keeps its standard output open: %v", c.what, err)
+		}
+		if lived := len(rest) > 0; lived != c.lives {
+			t.Errorf("%s: what was left lives: %v, want %v: %s", c.what, lived, c.lives, rest)
+		}
+		read.Close()
+	}
+}

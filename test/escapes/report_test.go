@@ -1,0 +1,190 @@
+package escapes
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+var update = flag.Bool("update", false, "write docs/escapes.md from what was measured")
+
+const docFile = "../../docs/escapes.md"
+
+// TestReport holds docs/escapes.md against what TestEscapes measured. On another kernel than the
+// document's the outcomes differ where the table allows it, so there it only says so.
+func TestReport(t *testing.T) {
+	for arm := range arms {
+		if len(measured[arm]) != len(rows) {
+			t.Skipf("TestEscapes did not run the arm %q", armNames[arm])
+		}
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make all fixtures that the document speaks of")
+	}
+	kernel := thisKernel(t)
+	text := document(kernel)
+	if *update {
+		if err := os.WriteFile(docFile, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(docFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(have), kernel) {
+		t.Skipf("docs/escapes.md was not measured on %s: not compared", kernel)
+	}
+	if string(have) != text {
+		t.Errorf("docs/escapes.md is not what was measured: go test ./test/escapes -update\n%s", firstDifference(string(have), text))
+	}
+}
+
+func firstDifference(have, want string) string {
+	h, w := strings.Split(have, "\n"), strings.Split(want, "\n")
+	for i := range min(len(h), len(w)) {
+		if h[i] != w[i] {
+			return fmt.Sprintf("line %d is   %s\nmeasured    %s", i+1, h[i], w[i])
+		}
+	}
+	return "one ends before the other"
+}
+
+// thisKernel names the kernel as far as outcomes depend on it.
+func thisKernel(t *testing.T) string {
+	t.Helper()
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		t.Fatal(err)
+	}
+	version := strings.SplitN(unix.ByteSliceToString(u.Release[:]), ".", 3)
+	return fmt.Sprintf("Linux %s (%s) with Landlock ABI %d", strings.Join(version[:2], "."), unix.ByteSliceToString(u.Machine[:]), landlockABI(t))
+}
+
+func document(kernel string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `# Escapes that are tried
+
+What a hostile command would try, and what came of it, measured on %s by
+`+"`go test ./test/escapes`"+`, which also checks that this page says what it measured. Every row runs as an ordinary
+user, by raw system calls, against a process of the same user outside the fence that has sockets, shared memory, a
+token in its environment, terminals and files; afterwards that process is alive and unchanged but for what the line
+"changed" says.
+
+- **no fence** is the control: what is refused further right works here, or the kernel's own code answers (EFAULT,
+  EBADF, EINVAL: it looked at the arguments), or a note says why there is no control.
+- **Landlock only** handles all rights of this kernel, reads everywhere but in the hidden folder and writes in the
+  folder of work. It shows what Landlock does not see.
+- **namespace** and **bare** are the policy strict in its two forms, with one more folder hidden. Bare runs on a node
+  without user namespaces and takes what has to be accepted there (landlock-hide, host-tmp, sockets).
+- The last three columns are a container as `+"`fence env`"+` starts it, with the victim in the same container.
+
+OK is success, with what was seen where something was read ("canary" is a secret). A dash was not reached, because
+the step before was refused. "remains" marks what is open and known to be.
+
+| row | attempt | no fence | Landlock only | namespace | bare | container: no fence | namespace | bare |
+|---|---|---|---|---|---|---|---|---|
+`, kernel)
+	for _, r := range rows {
+		r.write(&b)
+	}
+	b.WriteString("\n## Rows that are not in the table\n\n| row | attempt | result | test |\n|---|---|---|---|\n")
+	for _, o := range otherwise {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", o.name, o.what, o.result, o.where)
+	}
+	b.WriteString("\n## Known to remain\n\n")
+	for _, r := range rows {
+		p, _ := r.parse()
+		var names []string
+		for _, s := range p.steps {
+			if s.kind == remains {
+				names = append(names, s.name)
+			}
+		}
+		if len(names) > 0 {
+			fmt.Fprintf(&b, "- row %s, %s: %s%s\n", r.name, r.what, strings.Join(names, ", "), because(r.why))
+		}
+	}
+	for _, a := range alsoRemains {
+		fmt.Fprintf(&b, "- %s (%s)\n", a.what, a.where)
+	}
+	b.WriteString("- bugs of the kernel, which is shared; side channels of time and caches; load; whatever a granted socket's server does\n")
+	b.WriteString("\n## Notes\n\n")
+	for _, r := range rows {
+		p, _ := r.parse()
+		if r.why != "" {
+			fmt.Fprintf(&b, "- row %s: %s\n", r.name, r.why)
+		}
+		last := ""
+		for _, s := range p.steps {
+			if s.note == "the same" || s.note == "" || s.note == last {
+				continue
+			}
+			last = s.note
+			fmt.Fprintf(&b, "- row %s, %s: %s\n", r.name, s.name, s.note)
+		}
+	}
+	return b.String()
+}
+
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return ": " + why
+}
+
+// write writes a row's lines: steps that came out alike stand together.
+func (r row) write(b *strings.Builder) {
+	p, _ := r.parse()
+	type line struct {
+		names []string
+		cells string
+	}
+	var lines []line
+	for _, s := range p.steps {
+		var cells []string
+		for arm := range arms {
+			cell := "–"
+			for _, got := range measured[arm][r.name].Steps {
+				if got.Step == s.name {
+					cell = got.Outcome()
+				}
+			}
+			cells = append(cells, cell)
+		}
+		name := s.name
+		if s.kind == remains {
+			name += " (remains)"
+		}
+		all := strings.Join(cells, " | ")
+		i := slices.IndexFunc(lines, func(l line) bool { return l.cells == all })
+		if i < 0 {
+			lines = append(lines, line{cells: all})
+			i = len(lines) - 1
+		}
+		lines[i].names = append(lines[i].names, name)
+	}
+	var changed []string
+	any := false
+	for arm := range arms {
+		c := strings.Join(measured[arm][r.name].Changed, ", ")
+		any = any || c != ""
+		if c == "" {
+			c = "–"
+		}
+		changed = append(changed, c)
+	}
+	fmt.Fprintf(b, "| **%s** | **%s** | | | | | | | |\n", r.name, r.what)
+	for _, l := range lines {
+		fmt.Fprintf(b, "| | %s | %s |\n", strings.Join(l.names, ", "), l.cells)
+	}
+	if any {
+		fmt.Fprintf(b, "| | *changed* | %s |\n", strings.Join(changed, " | "))
+	}
+}
