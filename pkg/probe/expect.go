@@ -38,10 +38,18 @@ type Expectation struct {
 	Except []Except      // what an expectation that it extends asks and it does not
 }
 
-// Except takes a check out of an expectation, and says why.
+// Except takes a check out of an expectation, or some targets of one, and says
+// why.
 type Except struct {
-	ID  string `toml:"id"`
+	ID  string `toml:"id"` // or id[target]
 	Why string `toml:"why"`
+}
+
+func (x Except) pattern() Pattern {
+	if id, target, ok := strings.Cut(x.ID, "["); ok {
+		return Pattern{id, strings.TrimSuffix(target, "]")}
+	}
+	return Pattern{x.ID, "*"}
 }
 
 // Requirement is met by any of its patterns: what one check cannot be asked
@@ -143,17 +151,31 @@ func ParseExpectation(name string, r io.Reader) (Expectation, error) {
 	return e, nil
 }
 
-// except takes out every pattern that names the check.
+// except takes out every pattern that names the check. Of a check with a
+// target the rest is still asked for: Gate leaves out the attempt.
 func (e *Expectation) except(x Except) error {
 	if strings.TrimSpace(x.Why) == "" {
 		return fmt.Errorf("except %q: say why", clip(x.ID, 60))
+	}
+	p := x.pattern()
+	if p.Target != "*" {
+		if !strings.HasSuffix(x.ID, "]") || p.Target == "" {
+			return fmt.Errorf("except: %q is not of the form id[target]", clip(x.ID, 60))
+		}
+		for _, req := range slices.Concat(e.Closed, e.Open) {
+			if slices.ContainsFunc(req, func(q Pattern) bool { return q.ID == p.ID }) {
+				e.Except = append(e.Except, x)
+				return nil
+			}
+		}
+		return fmt.Errorf("except: nothing requires %q", clip(x.ID, 60))
 	}
 	found := false
 	for _, list := range []*[]Requirement{&e.Closed, &e.Open} {
 		var keep []Requirement
 		for _, req := range *list {
 			n := len(req)
-			req = slices.DeleteFunc(slices.Clone(req), func(p Pattern) bool { return p.ID == x.ID })
+			req = slices.DeleteFunc(slices.Clone(req), func(q Pattern) bool { return q.ID == p.ID })
 			found = found || len(req) < n
 			if len(req) > 0 {
 				keep = append(keep, req)

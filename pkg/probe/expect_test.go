@@ -113,6 +113,9 @@ func TestParseExpectation_Refuses(t *testing.T) {
 		{head + "[require\n", "x.toml:2: "},
 		{head + "extends = \"strict\"\n[[except]]\nid = \"net.bind\"\n", `x.toml:4: except "net.bind": say why`},
 		{head + "extends = \"strict\"\n[[except]]\nid = \"work.tmux\"\nwhy = \"x\"\n", `x.toml:4: except: nothing requires "work.tmux"`},
+		{head + "extends = \"strict\"\n[[except]]\nid = \"work.tmux[x]\"\nwhy = \"x\"\n", `x.toml:4: except: nothing requires "work.tmux[x]"`},
+		{head + "extends = \"strict\"\n[[except]]\nid = \"fs.shared.list[/wheels\"\nwhy = \"x\"\n", `x.toml:4: except: "fs.shared.list[/wheels" is not of the form id[target]`},
+		{head + "extends = \"strict\"\n[[except]]\nid = \"fs.shared.list[]\"\nwhy = \"x\"\n", `x.toml:4: except: "fs.shared.list[]" is not of the form id[target]`},
 	} {
 		e, err := ParseExpectation("x.toml", strings.NewReader(tc.in))
 		if err == nil || !strings.HasPrefix(err.Error(), tc.want) {

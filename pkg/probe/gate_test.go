@@ -193,3 +193,39 @@ func TestGlob(t *testing.T) {
 		}
 	}
 }
+
+// One folder that a policy opens is not asked for, all others are.
+func TestGate_ExceptOneTarget(t *testing.T) {
+	e, err := ParseExpectation("wheels.toml", strings.NewReader(`
+version = 1
+[require]
+closed = ["fs.shared.list", "net.udp.socket"]
+[[except]]
+id = "fs.shared.list[/wheels]"
+why = "the wheelhouse"
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	udp := saw("net.udp.socket", Denied)
+	before := aReport("before", saw("fs.shared.list[/wheels]", Reachable), saw("fs.shared.list[/proj]", Reachable), saw("net.udp.socket", Reachable))
+	for _, tc := range []struct {
+		name  string
+		after []Finding
+		want  Answer
+	}{
+		{"the folder, and nothing else", []Finding{udp, saw("fs.shared.list[/wheels]", Reachable), saw("fs.shared.list[/proj]", Absent)}, Yes},
+		{"the folder alone", []Finding{udp, saw("fs.shared.list[/wheels]", Reachable)}, Yes},
+		{"another too", []Finding{udp, saw("fs.shared.list[/wheels]", Reachable), saw("fs.shared.list[/proj]", Reachable)}, No},
+		{"one below it", []Finding{udp, saw("fs.shared.list[/wheels/x]", Reachable)}, No},
+		{"another, untold", []Finding{udp, saw("fs.shared.list[/wheels]", Reachable), saw("fs.shared.list[/proj]", Timeout)}, CannotTell},
+	} {
+		v := Gate(aReport("after", tc.after...), &before, e)
+		if tc.name == "the folder alone" {
+			v = Gate(aReport("after", tc.after...), nil, e)
+		}
+		if v.Answer != tc.want || len(v.Notes) == 0 || !strings.Contains(strings.Join(v.Notes, "\n"), "not asked: fs.shared.list[/wheels], because: the wheelhouse") {
+			t.Errorf("%s: %s, want %s: %+v", tc.name, v.Answer, tc.want, v.Results)
+		}
+	}
+}

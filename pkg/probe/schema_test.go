@@ -122,7 +122,7 @@ func TestRecords_RealReport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := gate{views{after: viewOf(&again)}}
+		g := gate{views: views{after: viewOf(&again)}}
 		for _, req := range slices.Concat(e.Closed, e.Open) {
 			for _, p := range req {
 				if len(g.matching(p)) == 0 {
