@@ -157,8 +157,11 @@ func (b tools) args() map[string]string {
 // accepts is what the bare form wants said on a node whose site is visible.
 var accepts = []string{"--accept", "landlock-hide", "--accept", "host-tmp", "--accept", "sockets", "--why", "a test of escapes"}
 
+// fakeroot are the flags with which the user is user 0 in the container, and nobody else is anybody.
+var fakeroot = []string{"--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command"}
+
 // drive runs rows in an arm and returns the results by row.
-func (b tools) drive(t *testing.T, arm int, list []wire.Row) map[string]wire.Result {
+func (b tools) drive(t *testing.T, arm int, list []wire.Row, flags ...string) map[string]wire.Result {
 	t.Helper()
 	spec := wire.Spec{Attempt: b.attempt, Args: b.args(), Rows: list}
 	fence := b.fence
@@ -180,7 +183,7 @@ func (b tools) drive(t *testing.T, arm int, list []wire.Row) map[string]wire.Res
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := b.driver(t, arm)
+	cmd := b.driver(t, arm, flags)
 	cmd.Stdin = bytes.NewReader(in)
 	var said bytes.Buffer
 	cmd.Stderr = &said
@@ -199,14 +202,14 @@ func (b tools) drive(t *testing.T, arm int, list []wire.Row) map[string]wire.Res
 	return results
 }
 
-// driver is arm drive, as the ordinary user, where the arm is.
-func (b tools) driver(t *testing.T, arm int) *exec.Cmd {
+// driver is arm drive, as the ordinary user, where the arm is; the flags are Apptainer's.
+func (b tools) driver(t *testing.T, arm int, flags []string) *exec.Cmd {
 	t.Helper()
 	switch arm {
 	case bare:
 		return bed.NoUserns(t, b.arm, "drive")
 	case boxNone, boxNamespace, boxBare:
-		return b.container(t, arm == boxBare, nil, bed.Image("debian"), "/.fence/arm", "drive")
+		return b.container(t, arm == boxBare, flags, bed.Image("debian"), "/.fence/arm", "drive")
 	}
 	return bed.Command(t, b.arm, "drive")
 }

@@ -52,6 +52,7 @@ const (
 
 // parsed is a row's text read.
 type parsed struct {
+	row     string
 	steps   []step
 	changed [arms][]string // parts of the victim's state that differ afterwards
 }
@@ -65,7 +66,7 @@ type parsed struct {
 // with + must keep working, one with ! is known to remain open. The name "changes" lists what
 // is different about the victim afterwards.
 func (r row) parse() (parsed, error) {
-	var p parsed
+	p := parsed{row: r.name}
 	for line := range strings.Lines(strings.TrimSpace(r.text)) {
 		line, note, _ := strings.Cut(strings.TrimSpace(line), ";")
 		name, rest, _ := strings.Cut(line, " ")

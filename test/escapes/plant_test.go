@@ -47,7 +47,7 @@ func newRoot(t *testing.T, b tools, kind string) root {
 			for a in exec run shell; do ln -s .singularity.d/actions/$a .$a; done`
 	case "overlay":
 		r.image = bed.Image("busybox")
-		r.flags = []string{"--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command", "--overlay", dir}
+		r.flags = append(slices.Clone(fakeroot), "--overlay", dir)
 		script = `mkdir "$2/upper" "$2/work"`
 	}
 	if os.Geteuid() == 0 {

@@ -243,8 +243,8 @@ var rows = []row{
 		+landlock-on      OK | OK | OK | OK
 		hidden            OK canary | EACCES | ENOENT | EACCES`},
 	{name: "39", what: "run a set-user-ID program, and one with capabilities", text: `
-		setuid    OK gained | OK nothing gained | OK nothing gained | OK nothing gained ; it runs, and gains nothing
-		filecaps  OK gained | OK nothing gained | EPERM | OK nothing gained ; where the bounding set could be emptied it does not even run`},
+		run-setuid    OK gained | OK nothing gained | OK nothing gained | OK nothing gained ; it runs, and gains nothing; not in a container, whose mounts let nothing be gained
+		run-filecaps  OK gained | OK nothing gained | EPERM | OK nothing gained ; where the bounding set could be emptied it does not even run`},
 	{name: "40", what: "become root or another user, raise capabilities", text: `
 		setuid      EPERM | EPERM | EINVAL | EPERM | EINVAL | EINVAL | EINVAL ; the kernel's own answer to an ordinary user, EINVAL where the namespace knows no such user
 		setgid      EPERM | EPERM | EINVAL | EPERM | EINVAL | EINVAL | EINVAL ; the same
@@ -358,7 +358,7 @@ var rows = []row{
 		READ_IMPLIES_EXEC  OK | OK | EPERM | EPERM
 		+query             OK | OK | OK | OK`},
 	{name: "54", what: "write knobs of the kernel and of control groups", text: `
-		cgroup.procs         OK | EACCES | EROFS | EACCES
+		cgroup.procs         OK | EACCES | EROFS | EACCES ; a group handed to the user, not there in a container
 		own-oom_score_adj    OK | EACCES | EROFS | EACCES
 		own-coredump_filter  OK | EACCES | EROFS | EACCES
 		ns_last_pid          EPERM | EACCES | EROFS | EACCES
@@ -484,6 +484,26 @@ var rows = []row{
 		+write         OK | OK | OK | OK
 		+chmod         OK | OK | OK | OK`,
 		why: "the namespace form hides by a mount that the descriptor is not under: what the log has in it can be read back"},
+}
+
+// asRootOfContainer is what differs when the user is user 0 in the container. The
+// node's columns are not read.
+var asRootOfContainer = map[string]string{
+	"28": `
+		sched_setaffinity  OK | OK | OK | OK | OK | EPERM | EPERM ; the victim has more capabilities
+		changes            - | - | - | - | cpus | - | -`,
+	"40": `
+		setuid      - | - | - | - | OK | OK | OK ; it is user 0 already
+		setgid      - | - | - | - | OK | OK | OK ; the same
+		capset      - | - | - | - | OK | EPERM | EPERM
+		ambient     - | - | - | - | OK | EPERM | EPERM
+		securebits  - | - | - | - | OK | EPERM | EPERM`,
+	"54": `
+		ns_last_pid  - | - | - | - | OK | EROFS | EACCES`,
+	"55": `
+		reboot  - | - | - | - | EINVAL | EPERM | EPERM`,
+	"own-namespaces": `
+		setns-mount  - | - | - | - | OK | EPERM | EPERM`,
 }
 
 // otherwise are the rows of the list that are not in the table above: where they are and what came

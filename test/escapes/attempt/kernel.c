@@ -207,9 +207,9 @@ static void undo(void)
 static void privileged(void)
 {
 	if (*arg("setuid"))
-		executes("setuid", arg("setuid"), -1, "who");
+		executes("run-setuid", arg("setuid"), -1, "who");
 	if (*arg("filecaps"))
-		executes("filecaps", arg("filecaps"), -1, "who");
+		executes("run-filecaps", arg("filecaps"), -1, "who");
 }
 
 /* who is what the privileged program then does. */
