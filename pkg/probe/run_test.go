@@ -282,6 +282,33 @@ func TestRunAll_EndsThoughChecksHangAndDie(t *testing.T) {
 	}
 }
 
+// TestRunAll_ADeadFileServerIsATimeout: its filesystem is found by mountinfo,
+// and only the attempts on it are lost.
+func TestRunAll_ADeadFileServerIsATimeout(t *testing.T) {
+	if os.Getuid() != 0 {
+		sandboxtest.Skip(t, "the test mounts a filesystem: it needs root")
+	}
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		sandboxtest.Skip(t, "this machine has no /dev/fuse")
+	}
+	p := newPlace(t)
+	dead := filepath.Join(filepath.Dir(p.shared), "dead")
+	mkdir(t, dead)
+	o := p.options()
+	o.Canary = ""
+	r, took := inside{spec: subjectSpec{Dead: dead, UID: sandboxtest.Nobody, Options: o}, root: true, ns: unix.CLONE_NEWNS, env: p.env, dir: p.task}.report(t, p.prog)
+	for _, id := range []string{"fs.shared.list", "fs.shared.read", "fs.shared.write", "fs.shared.stat", "fs.meta"} {
+		want(t, r, id+"["+dead+"] timeout", id+"["+p.shared+"] reachable", id+"["+p.home+"] reachable")
+	}
+	want(t, r, "fs.mounts["+dead+"] info", "fs.home reachable", "net.udp.socket reachable", "work.fork reachable")
+	for _, f := range r.Checks {
+		if f.Outcome == Timeout && f.Target != dead {
+			t.Errorf("%s: timeout", f.Key())
+		}
+	}
+	tooLong(t, took-5*time.Second*stretchNow()) // its own deadline comes on top
+}
+
 func TestRunAll_EndsWhenItsTimeIsOver(t *testing.T) {
 	prog := program(t)
 	r, took := inside{spec: subjectSpec{Table: true, Options: Options{Timeout: 100 * time.Millisecond}}}.report(t, prog)

@@ -56,6 +56,7 @@ func canaryMain(file string) int {
 // probes.
 type subjectSpec struct {
 	Mask     string   // as root: an empty read-only tmpfs over this path
+	Dead     string   // as root: a filesystem over this path whose server never answers
 	UID      int      // to become
 	Landlock []string // write roots; everything else read-only but for the hidden
 	Hide     []string // not even readable; with Landlock
@@ -104,8 +105,8 @@ func subjectMain() int {
 // runs this program again.
 func (s subjectSpec) restrict() bool {
 	rest := s
-	rest.Mask, rest.UID, rest.Landlock, rest.Hide, rest.Filter = "", 0, nil, nil, false
-	if s.Mask == "" && s.UID == 0 && s.Landlock == nil && !s.Filter {
+	rest.Mask, rest.Dead, rest.UID, rest.Landlock, rest.Hide, rest.Filter = "", "", 0, nil, nil, false
+	if s.Mask == "" && s.Dead == "" && s.UID == 0 && s.Landlock == nil && !s.Filter {
 		return false
 	}
 	runtime.LockOSThread()
@@ -115,8 +116,15 @@ func (s subjectSpec) restrict() bool {
 			os.Exit(2)
 		}
 	}
-	if s.Mask != "" {
+	if s.Mask != "" || s.Dead != "" {
 		must("mount", unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	}
+	if s.Dead != "" {
+		fd, err := unix.Open("/dev/fuse", unix.O_RDWR, 0) // and nobody reads it
+		must("fuse", err)
+		must("dead", unix.Mount("dead", s.Dead, "fuse", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd)))
+	}
+	if s.Mask != "" {
 		must("mask", unix.Mount("mask", s.Mask, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=4k,mode=0555,nr_inodes=2"))
 	}
 	if s.UID != 0 {
