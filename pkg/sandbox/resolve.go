@@ -329,7 +329,7 @@ func (r *resolver) bare() {
 	}
 	without := r.without()
 	for _, accept := range []struct{ name, taken string }{
-		{AcceptLandlockHide, "closed by Landlock alone, to opening, listing, reading and writing: stat still shows what exists in "},
+		{AcceptLandlockHide, "closed by Landlock alone, to opening, listing, reading and writing: names can still be seen (stat, inotify), and modes and times of your own files changed, in "},
 		{AcceptSockets, "sockets can be connected to, and their daemons take orders: "},
 	} {
 		if paths := hidden[accept.name]; len(paths) > 0 {
