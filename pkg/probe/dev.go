@@ -48,7 +48,7 @@ func devChecks() []Check {
 		each(Check{ID: "dev.userfaultfd", Severity: "low", Attack: []string{"T1068"}, Why: "makes kernel races winnable"}, "/dev/userfaultfd"),
 		each(Check{ID: "dev.unopened", Severity: "low", targets: unopenedTargets, try: modeOnly,
 			none: nothing(Absent, "none of the devices that only to open does something is here"),
-			What: "reads the mode of devices that to open would do something: watchdogs, tapes, serial lines, generic SCSI, the memory image",
+			What: "reads the mode of devices that to open would do something: watchdogs, tapes, serial lines, generic SCSI, screens, the memory image",
 			Why:  "they are told by their permissions alone, and never opened"}),
 		each(Check{ID: "dev.pty", Severity: "info", try: devPTY,
 			What: "opens /dev/ptmx and its terminal: it must work", Why: "tmux, script and ssh need it"}),
@@ -63,7 +63,7 @@ func neverOpen(p string) bool {
 	p = filepath.Clean(p)
 	for _, prefix := range []string{
 		"/dev/watchdog", "/dev/st", "/dev/nst", "/dev/ttyS", "/dev/ttyUSB", "/dev/sg", "/dev/snapshot", "/dev/lp", "/dev/rtc",
-		"/dev/infiniband/issm", "/proc/kcore", "/sys/kernel/debug/", "/sys/kernel/tracing/",
+		"/dev/infiniband/issm", "/dev/dri/card", "/proc/kcore", "/sys/kernel/debug/", "/sys/kernel/tracing/",
 	} {
 		if strings.HasPrefix(p, prefix) && p != "/dev/stdin" && p != "/dev/stdout" && p != "/dev/stderr" {
 			return true
@@ -74,7 +74,7 @@ func neverOpen(p string) bool {
 
 func unopenedTargets(s *site) []string {
 	var out []string
-	for _, p := range []string{"/dev/watchdog*", "/dev/st[0-9]*", "/dev/nst*", "/dev/ttyS*", "/dev/ttyUSB*", "/dev/sg*", "/dev/snapshot", "/dev/lp*", "/dev/rtc*", "/proc/kcore", "/sys/kernel/debug"} {
+	for _, p := range []string{"/dev/watchdog*", "/dev/st[0-9]*", "/dev/nst*", "/dev/ttyS*", "/dev/ttyUSB*", "/dev/sg*", "/dev/snapshot", "/dev/lp*", "/dev/rtc*", "/dev/dri/card*", "/proc/kcore", "/sys/kernel/debug"} {
 		found := s.matches(p)
 		out = append(out, found[:min(len(found), 4)]...)
 	}
