@@ -1,0 +1,125 @@
+package guide
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"fence/pkg/sandbox"
+	"fence/test/bed"
+)
+
+// withExamples is a place with the files of examples/, and scripts as a model
+// might write them.
+func withExamples(t *testing.T) place {
+	t.Helper()
+	bed.Require(t, "slurm")
+	p := newPlace(t)
+	files, err := filepath.Glob("../../examples/*")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.write(filepath.Base(f), string(data), 0o644)
+	}
+	return p
+}
+
+func (p place) submit(args ...string) result {
+	p.t.Helper()
+	return p.run(p.here(bed.Command(p.t, "sbatch", slices.Concat([]string{"--wait"}, args)...)))
+}
+
+// log is the one file of that pattern.
+func (p place) log(pattern string) string {
+	p.t.Helper()
+	files, _ := filepath.Glob(p.path(pattern))
+	if len(files) != 1 {
+		p.t.Fatalf("%s: %q", pattern, files)
+	}
+	data, err := os.ReadFile(files[0])
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestExamples_Reach(t *testing.T) {
+	t.Parallel()
+	p := withExamples(t)
+	r := p.submit("reach.sbatch", "img.sif")
+	log := p.log("reach-*.log")
+	if r.code != 0 || !strings.Contains(log, "\nok  Shared project filesystem                  visible  visible  not mounted\n") || strings.Count(log, "\nanswer: yes") != 2 {
+		t.Errorf("exit code %d\n%s%s", r.code, r.stderr, log)
+	}
+	if page := p.log("reach-*/isolation.md"); !strings.Contains(page, "| Shared project filesystem | visible | visible | not mounted |") {
+		t.Errorf("the page for operators:\n%s", page)
+	}
+}
+
+func TestExamples_Task(t *testing.T) {
+	t.Parallel()
+	p := withExamples(t)
+	p.write("solve.sh", `
+echo working in $(pwd), 2>&1
+echo 42 >/out/answer
+ls /proj/team /proj/users; cat `+bed.ProjectToken+`; python3 -c 'import socket; socket.socket()'
+exit 5
+`, 0o644)
+	r := p.submit("task.sbatch", "img.sif", "solve.sh")
+	log := p.log("task-*.log")
+	if r.code != 5 || strings.Contains(log, "canary") || !strings.Contains(log, "Address family not supported by protocol") || !strings.Contains(log, "cannot access '/proj/team'") {
+		t.Errorf("exit code %d, want 5\n%s%s", r.code, r.stderr, log)
+	}
+	if got := p.log("task-*/answer"); got != "42\n" {
+		t.Errorf("the answer is %q", got)
+	}
+	status := decoded[sandbox.Status](t, p.log("task-*.status.json"))
+	if len(status.Opened) != 1 || status.Opened[0].What != "write /out" || status.Opened[0].Why != "the task's results" {
+		t.Errorf("opened: %+v", status.Opened)
+	}
+}
+
+func TestExamples_Array(t *testing.T) {
+	t.Parallel()
+	p := withExamples(t)
+	for _, dir := range []string{"tasks", "wheels"} {
+		if err := os.Mkdir(p.path(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p.own(dir)
+	}
+	p.write("wheels/a.whl", "a wheel\n", 0o644)
+	p.write("tasks/a.sh", `test "$PIP_FIND_LINKS" = /wheels && grep -q wheel /wheels/a.whl && dd if=/dev/zero of=/tmp/big bs=1M count=80 2>/dev/null`, 0o644) // more than Apptainer's own /tmp holds
+	p.write("tasks/b.sh", `echo x >/wheels/b.whl || exit 4`, 0o644)
+	p.write("tasks/c.sh", `cat </dev/tcp/127.0.0.1/22 || cat `+bed.ProjectReadme+` || exit 6`, 0o644)
+	r := p.submit("array.sbatch", "img.sif", "tasks", "wheels")
+	logs, _ := filepath.Glob(p.path("array-*.log"))
+	var text strings.Builder
+	for _, f := range logs {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&text, "%s:\n%s", filepath.Base(f), data)
+	}
+	results, err := os.ReadFile(p.path("results.tsv"))
+	if err != nil {
+		t.Fatalf("%v, exit code %d\n%s%s", err, r.code, r.stderr, text.String())
+	}
+	lines := strings.Split(strings.TrimSpace(string(results)), "\n")
+	slices.Sort(lines)
+	if want := []string{"a.sh\t0", "b.sh\t4", "c.sh\t6"}; r.code != 0 || !slices.Equal(lines, want) || len(logs) != 3 {
+		t.Errorf("exit code %d, results %q, want %q\n%s%s", r.code, lines, want, r.stderr, text.String())
+	}
+	if files, _ := os.ReadDir(p.path("wheels")); len(files) != 1 {
+		t.Errorf("the wheelhouse has %v", files)
+	}
+}

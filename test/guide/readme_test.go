@@ -1,0 +1,172 @@
+package guide
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"fence/test/bed"
+)
+
+func readme(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// The commands that the tests type are those that README.md has.
+func TestReadme_Block(t *testing.T) {
+	text := readme(t)
+	for _, line := range strings.Split(strings.TrimSpace(block), "\n") {
+		line, _, _ = strings.Cut(line, "  #")
+		if !strings.Contains(text, "\n    "+strings.TrimSpace(line)+"\n") {
+			t.Errorf("README.md does not have %q", line)
+		}
+	}
+}
+
+// What README.md shows of other files is in them.
+func TestReadme_Examples(t *testing.T) {
+	text := readme(t)
+	data, err := os.ReadFile("../../examples/task.sbatch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(text, "```bash\n"+string(data)+"```\n") {
+		t.Error("README.md does not have examples/task.sbatch as it is")
+	}
+	if !strings.Contains(text, "```toml\n"+wheels+"```\n") {
+		t.Error("README.md does not have the policy that the tests use")
+	}
+}
+
+// Every file that a page links to is there.
+func TestPages_Links(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#:]+)\)`)
+	for _, page := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/records.md", "docs/policy.md"} {
+		data, err := os.ReadFile("../../" + page)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, m := range link.FindAllStringSubmatch(string(data), -1) {
+			if _, err := os.Stat(filepath.Join("../..", filepath.Dir(page), m[1])); err != nil {
+				t.Errorf("%s links to %s: %v", page, m[1], err)
+			}
+		}
+	}
+}
+
+// table is the five rows and their heading, without what differs from machine
+// to machine.
+func table(text string) string {
+	var rows []string
+	for line := range strings.Lines(text) {
+		if words := strings.Join(strings.Fields(line), " "); regexp.MustCompile(`^(host )?before after$|^(ok|NO|\?\?) `).MatchString(words) {
+			rows = append(rows, words)
+		}
+		if len(rows) == 6 {
+			break
+		}
+	}
+	return strings.Join(rows, "\n")
+}
+
+// test/demo shows what README.md shows, on 80 columns, and what it says to type
+// next works.
+func TestDemo(t *testing.T) {
+	p := newPlace(t)
+	if os.Geteuid() != 0 {
+		bed.Missing(t, "root: as root the demo brings up the test bed")
+	}
+	cmd := exec.CommandContext(t.Context(), "../demo")
+	cmd.Env = append(os.Environ(), "OUT="+p.path("demo"), "FENCE_BIN="+p.path("bin"))
+	r := p.run(cmd)
+	if r.code != 0 {
+		t.Fatalf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	if got, want := table(r.stdout), table(readme(t)); got != want || strings.Count(want, "\n") != 5 {
+		t.Errorf("the demo shows\n%s\nREADME.md\n%s", got, want)
+	}
+	columns(t, r.stdout)
+	if n := strings.Count(r.stdout, "answer: yes"); n != 2 {
+		t.Errorf("%d answers are yes:\n%s", n, r.stdout)
+	}
+	// What it says to type next, typed by the person.
+	_, next, ok := strings.Cut(r.stdout, "Next, type:\n")
+	if !ok {
+		t.Fatalf("it does not say what to type next:\n%s", r.stdout)
+	}
+	var typed []string
+	for line := range strings.Lines(next) {
+		line, _, _ = strings.Cut(strings.TrimSpace(line), "  #")
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") && line != "su fencer" {
+			typed = append(typed, strings.Replace(line, "less ", "cat ", 1))
+		}
+	}
+	if len(typed) < 6 {
+		t.Errorf("it says to type %q", typed)
+	}
+	script := "set -e\n" + strings.Join(typed, "\n") + " -c 'echo a shell'\n"
+	if r := p.sh(script); r.code != 0 || !strings.HasSuffix(r.stdout, "a shell\n") || !strings.Contains(r.stdout, "trifecta") {
+		t.Errorf("exit code %d\n%s\n%s%s", r.code, script, r.stdout, r.stderr)
+	}
+}
+
+// As anybody else: with an image of their own, with none, without apptainer,
+// and on a node where fence refuses.
+func TestDemo_OrdinaryUser(t *testing.T) {
+	p := newPlace(t)
+	data, err := os.ReadFile("../demo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.write("bin/demo", string(data), 0o755)
+	for _, tc := range []struct {
+		name, env string
+		limits    []string
+		codes     []int
+		says      []string
+		never     string
+	}{
+		{"an image", "IMAGE=" + bed.Image("busybox"), nil, []int{0}, []string{"ok Shared project filesystem visible visible not mounted", "answer: yes"}, ""},
+		{"no image", "", nil, []int{0}, []string{"ok Shared project filesystem visible visible not mounted", "answer: yes"}, "-- sh"},
+		{"an image that is none", "IMAGE=/etc/passwd", nil, []int{3}, []string{"demo: probe does not run in /etc/passwd: "}, "answer:"},
+		{"no such image", "IMAGE=nosuch.sif", nil, []int{3}, []string{"demo: IMAGE=nosuch.sif is not there"}, "answer:"},
+		{"no apptainer", "PATH=/usr/bin:/bin FENCE_BED=/nonexistent", nil, []int{0},
+			[]string{"ok Shared project filesystem visible masked", "== What this cannot show There is no apptainer in PATH.", "answer: yes"}, "apptainer exec"},
+		{"no user namespaces", "", []string{"max_user_namespaces=0"}, []int{125}, []string{"== The command was not run", "hint: or take the risk by name"}, "answer:"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := place{t, p.dir}
+			r := p.ends(p.on(tc.limits, "env FENCE_BIN=$PWD/bin OUT=$PWD/out "+tc.env+" bash bin/demo"), tc.codes...)
+			words := strings.Join(strings.Fields(r.stdout+r.stderr), " ")
+			for _, want := range tc.says {
+				if !strings.Contains(words, want) {
+					t.Errorf("it does not say %q:\n%s%s", want, r.stdout, r.stderr)
+				}
+			}
+			if tc.never != "" && strings.Contains(r.stdout, tc.never) {
+				t.Errorf("it says %q:\n%s", tc.never, r.stdout)
+			}
+			columns(t, r.stdout)
+		})
+	}
+}
+
+func columns(t *testing.T, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		// A path is as long as it is.
+		if line = strings.TrimRight(line, "\n"); utf8.RuneCountInString(line) > 80 && !strings.HasPrefix(line, "/") && !strings.HasPrefix(line, "  export PATH=/") {
+			t.Errorf("wider than 80 columns: %s", line)
+		}
+	}
+}
