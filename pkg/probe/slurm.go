@@ -38,7 +38,7 @@ func slurmChecks() []Check {
 			Why:  "convenient, though not needed, to submit a job",
 		}),
 		each(Check{
-			ID: "slurm.munge", Severity: "high", Attack: []string{"T1550"}, targets: to("/run/munge/munge.socket.2", "/var/run/munge/munge.socket.2"), try: ipcUnix,
+			ID: "slurm.munge", Severity: "high", Attack: []string{"T1550"}, targets: mungeTargets, try: ipcUnix,
 			What: "connects to munge's socket and hangs up",
 			Why:  "munge believes whoever connects: to connect is to be this user everywhere in the cluster",
 		}),
@@ -129,6 +129,7 @@ type slurmConf struct {
 	storage     string // host of slurmdbd
 	storagePort string
 	spool       string
+	munge       string // a socket of another name
 }
 
 // conf reads the first slurm.conf there is. It is world-readable by design
@@ -175,6 +176,12 @@ func parseSlurmConf(text string) slurmConf {
 			c.storage = v
 		case "accountingstorageport":
 			c.storagePort = v
+		case "authinfo":
+			for _, o := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ';' }) {
+				if p, ok := strings.CutPrefix(strings.TrimSpace(o), "socket="); ok && filepath.IsAbs(p) {
+					c.munge = path.Clean(p)
+				}
+			}
 		case "slurmdspooldir":
 			if filepath.IsAbs(v) && !strings.Contains(v, "%") {
 				c.spool = v
@@ -306,6 +313,10 @@ func slurmClient(_ *site, name string) Finding {
 		return Finding{Outcome: Absent, Evidence: "not in PATH"}
 	}
 	return Finding{Outcome: Reachable, Evidence: p}
+}
+
+func mungeTargets(s *site) []string {
+	return []string{"/run/munge/munge.socket.2", "/var/run/munge/munge.socket.2", s.conf().munge} // "" is dropped
 }
 
 func sackTargets(s *site) []string {

@@ -179,8 +179,8 @@ func TestIsCredential(t *testing.T) {
 }
 
 func TestParseSlurmConf(t *testing.T) {
-	c := parseSlurmConf("# SlurmctldHost=no\nClusterName=x\nSlurmctldHost=ctl1(10.0.0.1)\nSlurmctldHost=ctl2 # second\nSlurmctldPort=6820-6830\nAccountingStorageHost=dbd\nAccountingStoragePort=7000\nSlurmdSpoolDir=/var/spool/slurm/%n\nNodeName=n1 CPUs=4\nSlurmctldHost=bad name\n")
-	if strings.Join(c.controllers, " ") != "10.0.0.1 ctl2" || c.ctldPort != "6820" || c.storage != "dbd" || c.storagePort != "7000" || c.spool != "/var/spool/slurmd" {
+	c := parseSlurmConf("# SlurmctldHost=no\nClusterName=x\nSlurmctldHost=ctl1(10.0.0.1)\nSlurmctldHost=ctl2 # second\nSlurmctldPort=6820-6830\nAccountingStorageHost=dbd\nAccountingStoragePort=7000\nSlurmdSpoolDir=/var/spool/slurm/%n\nAuthInfo=socket=/run/munge/other,ttl=9\nNodeName=n1 CPUs=4\nSlurmctldHost=bad name\n")
+	if strings.Join(c.controllers, " ") != "10.0.0.1 ctl2" || c.ctldPort != "6820" || c.storage != "dbd" || c.storagePort != "7000" || c.spool != "/var/spool/slurmd" || c.munge != "/run/munge/other" {
 		t.Errorf("%+v", c)
 	}
 	env := map[string]string{"SLURM_SUBMIT_HOST": "login1", "SLURM_JOB_NODELIST": "n[01-03,7],gpu2,me"}
