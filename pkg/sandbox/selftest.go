@@ -243,7 +243,8 @@ func mounted(ops []MountOp) error {
 		case MountShow:
 			ok = ok && (m.ReadOnly || !op.ReadOnly)
 		case MountReadOnly:
-			ok = m.ReadOnly && !slices.ContainsFunc(list, func(m host.Mount) bool { return within(m.Path, op.Path) && !m.ReadOnly })
+			// What lies on it counts; what it covers cannot be reached.
+			ok = m.ReadOnly && !slices.ContainsFunc(list, func(on host.Mount) bool { return !on.ReadOnly && above(byID, on, m.ID) })
 		case MountPin:
 			ok = ok && m.ReadOnly
 		}
@@ -252,6 +253,21 @@ func mounted(ops []MountOp) error {
 		}
 	}
 	return nil
+}
+
+// above reports whether m lies on the mount base, or on one that does.
+func above(byID map[int]host.Mount, m host.Mount, base int) bool {
+	for range len(byID) { // a table that changed while it was read may have a loop
+		if m.Parent == base {
+			return true
+		}
+		next, ok := byID[m.Parent]
+		if !ok {
+			return false
+		}
+		m = next
+	}
+	return false
 }
 
 // unreachable says how a hidden path can still be reached, nil if it cannot.
