@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"fence/pkg/internal/suggest"
 )
 
 // Exit codes, the same in every tool. fence alone adds NotFenced and the
@@ -111,35 +113,7 @@ func plainBools(flags []cli.Flag) {
 
 // Suggest returns the word of known that is nearest to got, or "" when none
 // is near enough to be meant.
-func Suggest(got string, known []string) string {
-	best, at := "", 3
-	for _, k := range known {
-		if d := distance(got, k); d < at {
-			best, at = k, d
-		}
-	}
-	return best
-}
-
-// distance is the number of single-letter edits between a and b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		prev := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			prev, row[j] = row[j], min(row[j]+1, row[j-1]+1, prev+cost)
-		}
-	}
-	return row[len(b)]
-}
+func Suggest(got string, known []string) string { return suggest.Nearest(got, known) }
 
 // Wrap prints text in 80 columns: prefix before the first line, its width in
 // spaces before the others.
