@@ -112,7 +112,7 @@ func (o options) load() (policy.Policy, error) {
 		name = policies.Default
 	}
 	p, err := named(name)
-	if err == nil && o.flags.Any() {
+	if err == nil {
 		p, err = p.WithFlags(o.flags, parseOptions)
 	}
 	if err == nil {

@@ -1,255 +1,214 @@
 package policy
 
 import (
+	"cmp"
+	"fmt"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"fence/pkg/internal/suggest"
+	"fence/pkg/internal/tomldoc"
 )
 
 // Protected are the places from which code runs before the fence does the
 // next time a container starts. They are read-only under every policy, and no
 // opening changes that.
-var Protected = [...]string{"/.fence", "/.singularity.d", "/environment", "/singularity", "/.run", "/.exec", "/.shell"}
+var Protected = [...]string{"/.fence", "/.singularity.d", "/environment", "/apptainer", "/singularity", "/.run", "/.exec", "/.shell", "/.test"}
 
-// Weakness is something that a person can accept by name.
-type Weakness struct{ Name, Meaning string }
-
-// Weaknesses lists what an Accept may name.
-func Weaknesses() []Weakness {
-	return []Weakness{
-		{"landlock-hide", "hidden paths cannot be opened, listed, read or written, but stat still shows that they exist"},
-		{"host-tmp", "the host's /tmp, /var/tmp and /dev/shm are visible and writable, with the files and sockets of others in them"},
-		{"sockets", "sockets in hidden folders can be connected to, and their daemons take orders"},
-	}
-}
-
-// Sets per list: what may be read or written, and what may be hidden.
+// What an Accept may name (docs/policy.md says what each means), the sets that
+// may be opened and hidden, and the resources of setrlimit(2).
 var (
-	openSets = []string{SetRoot, SetTmp, SetHome, SetShared}
-	hideSets = []string{SetTmp, SetShared, SetHome, SetSockets}
+	Weaknesses   = []string{"landlock-hide", "host-tmp", "sockets"}
+	openSets     = []string{SetRoot, SetTmp, SetHome, SetShared}
+	hideSets     = []string{SetTmp, SetShared, SetHome, SetSockets}
+	networkModes = []string{"none", string(NetworkHost)}
+	accesses     = []string{string(AccessRead), string(AccessWrite), string(AccessDevice)}
+	limitNames   = []string{"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue",
+		"nice", "nofile", "nproc", "rss", "rtprio", "rttime", "sigpending", "stack"}
 )
 
-// limitNames are the resources of setrlimit(2).
-var limitNames = []string{"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue",
-	"nice", "nofile", "nproc", "rss", "rtprio", "rttime", "sigpending", "stack"}
-
 // capabilityNames is capabilities(7) up to Linux 7.
-var capabilityNames = []string{"CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_AUDIT_WRITE", "CAP_BLOCK_SUSPEND",
-	"CAP_BPF", "CAP_CHECKPOINT_RESTORE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER",
-	"CAP_FSETID", "CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_KILL", "CAP_LEASE", "CAP_LINUX_IMMUTABLE", "CAP_MAC_ADMIN",
-	"CAP_MAC_OVERRIDE", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_RAW",
-	"CAP_PERFMON", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYSLOG", "CAP_SYS_ADMIN",
-	"CAP_SYS_BOOT", "CAP_SYS_CHROOT", "CAP_SYS_MODULE", "CAP_SYS_NICE", "CAP_SYS_PACCT", "CAP_SYS_PTRACE",
-	"CAP_SYS_RAWIO", "CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_WAKE_ALARM"}
+const capabilityNames = `CAP_AUDIT_CONTROL CAP_AUDIT_READ CAP_AUDIT_WRITE CAP_BLOCK_SUSPEND CAP_BPF CAP_CHECKPOINT_RESTORE CAP_CHOWN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER
+	CAP_FSETID CAP_IPC_LOCK CAP_IPC_OWNER CAP_KILL CAP_LEASE CAP_LINUX_IMMUTABLE CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_MKNOD CAP_NET_ADMIN CAP_NET_BIND_SERVICE
+	CAP_NET_BROADCAST CAP_NET_RAW CAP_PERFMON CAP_SETFCAP CAP_SETGID CAP_SETPCAP CAP_SETUID CAP_SYSLOG CAP_SYS_ADMIN CAP_SYS_BOOT CAP_SYS_CHROOT CAP_SYS_MODULE
+	CAP_SYS_NICE CAP_SYS_PACCT CAP_SYS_PTRACE CAP_SYS_RAWIO CAP_SYS_RESOURCE CAP_SYS_TIME CAP_SYS_TTY_CONFIG CAP_WAKE_ALARM`
 
-// badText says why s cannot stand in a path or a reason, or "". Control
-// characters would break the one-line formats and can drive a terminal.
-func badText(s string) string {
-	if strings.IndexByte(s, 0) >= 0 {
-		return "a NUL byte"
-	}
-	if !utf8.ValidString(s) {
-		return "bytes that are not UTF-8"
-	}
-	for _, r := range s {
-		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
-			return "a control character"
+// check tells fail of everything in p that cannot be meant, with its key. All
+// that a policy says is checked here, wherever it was written.
+func (p Policy) check(opt Options, fail func(key string, bad *Error)) {
+	each := func(key string, entries []string, check func(string) *Error) {
+		for i, e := range entries {
+			fail(key+"["+strconv.Itoa(i)+"]", check(e))
 		}
 	}
-	return ""
-}
-
-// checkPath refuses whatever could be read in two ways.
-func checkPath(p string) *fault {
-	switch bad := badText(p); {
-	case p == "":
-		return faultf("", "an empty path")
-	case bad != "":
-		return faultf("", "path %q has %s", p, bad)
-	case strings.HasPrefix(p, "~"):
-		return faultf("write the path out, ~ is not expanded", "%q is not an absolute path", p)
-	case p[0] != '/':
-		return faultf("a path begins with /", "%q is not an absolute path", p)
-	case path.Clean(p) != p:
-		return faultf("write "+path.Clean(p), "%q is not a clean path", p)
-	case len(p) > 4095:
-		return faultf("", "a path of %d bytes is longer than any can be", len(p))
-	}
-	return nil
-}
-
-// checkLiteral is checkPath for a path that must not be a pattern.
-func checkLiteral(p string) *fault {
-	if f := checkPath(p); f != nil {
-		return f
-	}
-	if strings.ContainsAny(p, `*?[\`) {
-		return faultf("name the folder above instead", "%q: a pattern is only for access = \"device\" below /dev", p)
-	}
-	return nil
-}
-
-// checkEntry checks one entry of filesystem.read, write or hide.
-func checkEntry(list, entry string) *fault {
-	sets := openSets
-	if list == "hide" {
-		sets = hideSets
-	}
-	switch {
-	case entry == SetImage:
-		return faultf("", "%s is a set of variables, not of paths", entry)
-	case strings.HasPrefix(entry, "@") && !slices.Contains(sets, entry):
-		if slices.Contains(openSets, entry) || slices.Contains(hideSets, entry) {
-			return faultf("", "%s does not belong in %s %s", entry, list, oneOf(sets))
+	why := func(key, why string, needed bool) {
+		if needed || why != "" {
+			fail(key+".why", checkWhy(why))
 		}
-		return faultf(didYouMean(entry, sets), "set %q is not known %s", entry, oneOf(sets))
-	case strings.HasPrefix(entry, "@"):
+	}
+	fs, env := p.Filesystem, p.Environment
+	opens := func(access Access) func(string) *Error {
+		return func(e string) *Error {
+			return cmp.Or(checkPath(e, access, openSets), refuse(fs.Why == "" && e != SetRoot && e != SetTmp,
+				`write it as [[open]] with a why, or add why = "..." to [filesystem]`, "%s is opened without a reason", e))
+		}
+	}
+	each("filesystem.read", fs.Read, opens(AccessRead))
+	each("filesystem.write", fs.Write, opens(AccessWrite))
+	each("filesystem.hide", fs.Hide, func(e string) *Error {
+		return cmp.Or(checkPath(e, AccessNone, hideSets), refuse(e == "/", "", "hiding / leaves nothing to run"))
+	})
+	each("environment.keep", env.Keep, checkKeep)
+	for _, v := range env.Set {
+		fail("environment.set."+v.Name, checkVariable(v.Name, v.Value))
+	}
+	each("capabilities.keep", p.Capabilities, func(c string) *Error {
+		return known(strings.Fields(capabilityNames), c, "capability %q is not known, see capabilities(7)")
+	})
+	why("filesystem", fs.Why, false)
+	why("network", p.Network.Why, p.Network.Mode == NetworkHost)
+	why("environment", env.Why, false)
+	why("capabilities", p.CapabilitiesWhy, len(p.Capabilities) > 0)
+	for i, o := range p.Open {
+		at := "open[" + strconv.Itoa(i) + "]"
+		key := at + ".path"
+		if o.Syscall != "" {
+			key = at + ".syscall"
+		}
+		fail(key, checkOpen(o, opt))
+		if o.Access != AccessNone {
+			fail(at+".access", known(accesses, string(o.Access), "access %q is not known"))
+		}
+		why(at, o.Why, true)
+	}
+	for i, a := range p.Accept {
+		at := "accept[" + strconv.Itoa(i) + "]"
+		fail(at+".name", known(Weaknesses, a.Name, "%q is not something that can be accepted"))
+		why(at, a.Why, true)
+	}
+}
+
+// refuse is an Error if bad, else nil. Checks are lists of them; the first
+// that is not nil counts.
+func refuse(bad bool, hint, format string, a ...any) *Error {
+	if !bad {
 		return nil
-	case list == "hide" && entry == "/":
-		return faultf("", "hiding / leaves nothing to run")
-	case list == "write":
-		if f := checkLiteral(entry); f != nil {
-			return f
-		}
-		return checkWritable(entry)
 	}
-	return checkLiteral(entry)
+	return tomldoc.Errorf(hint, format, a...)
 }
 
-func checkWritable(p string) *fault {
-	for _, q := range Protected {
-		if beneath(p, q) {
-			return faultf("", "%s is never writable: what lies there runs before the fence the next time", p)
-		}
+// known refuses a word that is not in words.
+func known(words []string, word, format string) *Error {
+	if slices.Contains(words, word) {
+		return nil
 	}
-	return nil
+	if len(words) > 0 && len(words) < 20 {
+		format += " (" + strings.Join(words, ", ") + ")"
+	}
+	return tomldoc.Errorf(suggest.Hint(word, words), format, word)
+}
+
+func checkSet(set string, here []string) *Error {
+	if set == SetImage || slices.Contains(openSets, set) || slices.Contains(hideSets, set) {
+		return known(here, set, "set %q does not belong here")
+	}
+	return known(here, set, "set %q is not known")
+}
+
+// plain refuses control characters, which would break the one-line formats
+// and can drive a terminal.
+func plain(what, s, hint string) *Error {
+	return cmp.Or(
+		refuse(strings.IndexByte(s, 0) >= 0, hint, "%s has a NUL byte", what),
+		refuse(!utf8.ValidString(s), hint, "%s has bytes that are not UTF-8", what),
+		refuse(strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' }), hint, "%s has a control character", what))
+}
+
+func checkWhy(why string) *Error {
+	return cmp.Or(
+		refuse(strings.TrimSpace(why) == "", `add why = "..."`, "no reason is given"),
+		plain("the reason", why, "write the reason as one line"))
 }
 
 // checkOpen checks everything of an opening but its reason.
-func checkOpen(o Open, opt Options) *fault {
-	switch {
-	case o.Path != "" && o.Syscall != "":
-		return faultf("write two", "one opening has both path and syscall")
-	case o.Syscall != "":
-		if o.Access != AccessNone {
-			return faultf("", "access belongs to a path, not to a syscall")
-		}
-		if opt.Syscall == nil || !opt.Syscall(o.Syscall) {
-			return faultf("", "system call %q is not known", o.Syscall)
-		}
-		return nil
-	case o.Access == AccessNone:
-		return faultf(`add access = "read", "write" or "device"`, "the opening of %q does not say which access", o.Path)
-	case o.Access == AccessDevice:
-		return checkDevice(o.Path)
-	case o.Access == AccessWrite:
-		if f := checkLiteral(o.Path); f != nil {
-			return f
-		}
-		return checkWritable(o.Path)
+func checkOpen(o Open, opt Options) *Error {
+	isPath, isCall := o.Path != "", o.Syscall != ""
+	bad := cmp.Or(
+		refuse(isPath && isCall, "write two", "one opening has both path and syscall"),
+		refuse(!isPath && !isCall, "", "an opening needs a path or a syscall"),
+		refuse(isCall && o.Access != AccessNone, "", "access belongs to a path, not to a syscall"),
+		refuse(isCall && (opt.Syscall == nil || !opt.Syscall(o.Syscall)), "", "system call %q is not known", o.Syscall),
+		refuse(isPath && o.Access == AccessNone, `add access = "read", "write" or "device"`, "the opening of %q does not say which access", o.Path))
+	if isPath {
+		bad = cmp.Or(bad, checkPath(o.Path, o.Access, nil))
 	}
-	return checkLiteral(o.Path)
+	return bad
 }
 
-// checkDevice allows a file or a pattern below /dev. A pattern over all of
-// /dev would open disks and other people's terminals with the GPUs.
-func checkDevice(p string) *fault {
-	if f := checkPath(p); f != nil {
-		return f
+// checkPath refuses whatever could be read in two ways, writing where the
+// fence starts from, and patterns. Only devices may be patterns; one over all
+// of /dev would open disks and other people's terminals with the GPUs.
+func checkPath(p string, access Access, sets []string) *Error {
+	if strings.HasPrefix(p, "@") {
+		return checkSet(p, sets)
 	}
-	rest, ok := strings.CutPrefix(p, "/dev/")
-	if !ok {
-		return faultf("", "%q: access \"device\" is for files below /dev", p)
-	}
-	dir, last := path.Split(p)
-	if _, err := path.Match(last, ""); err != nil || strings.ContainsAny(dir, `*?[\`) || strings.Contains(last, `\`) {
-		return faultf("a pattern may have *, ? and [a-z], in the last part only", "%q is not a valid pattern", p)
-	}
-	if strings.ContainsAny(rest[:1], `*?[\`) {
-		return faultf("begin with the name, as in /dev/nvidia*", "%q would open nearly every device", p)
-	}
-	return nil
-}
-
-func checkWhy(why string) *fault {
-	if strings.TrimSpace(why) == "" {
-		return faultf(`add why = "..."`, "no reason is given")
-	}
-	if bad := badText(why); bad != "" {
-		return faultf("write the reason as one line", "the reason has %s", bad)
-	}
-	return nil
-}
-
-func checkAccept(name string) *fault {
-	var known []string
-	for _, w := range Weaknesses() {
-		known = append(known, w.Name)
-	}
-	if !slices.Contains(known, name) {
-		return faultf(didYouMean(name, known), "%q is not something that can be accepted %s", name, oneOf(known))
-	}
-	return nil
+	const wildcards = `*?[\`
+	device, dir, last := access == AccessDevice, path.Dir(p), path.Base(p)
+	_, noPattern := path.Match(last, "")
+	return cmp.Or(
+		plain("path "+strconv.Quote(p), p, ""),
+		refuse(strings.HasPrefix(p, "~"), "write the path out, ~ is not expanded", "%q is not an absolute path", p),
+		refuse(!strings.HasPrefix(p, "/"), "a path begins with /", "%q is not an absolute path", p),
+		refuse(path.Clean(p) != p, "write "+path.Clean(p), "%q is not a clean path", p),
+		refuse(len(p) > 4095, "", "a path is longer than any can be"),
+		refuse(access == AccessWrite && slices.ContainsFunc(Protected[:], func(q string) bool { return beneath(p, q) }),
+			"", "%s is never writable: what lies there runs before the fence the next time", p),
+		refuse(!device && strings.ContainsAny(p, wildcards), "name the folder above instead", `%q: a pattern is only for access = "device" below /dev`, p),
+		refuse(device && !beneath(dir, "/dev"), "", `%q: access "device" is for files below /dev`, p),
+		refuse(device && (noPattern != nil || strings.ContainsAny(dir, wildcards) || strings.Contains(last, `\`)),
+			"a pattern may have *, ? and [a-z], in the last part only", "%q is not a valid pattern", p),
+		refuse(device && dir == "/dev" && strings.IndexAny(last, wildcards) == 0, "begin with the name, as in /dev/nvidia*", "%q would open nearly every device", p))
 }
 
 // checkKeep checks one entry of environment.keep.
-func checkKeep(k string) *fault {
-	if k == SetImage {
-		return nil
-	}
+func checkKeep(k string) *Error {
 	if strings.HasPrefix(k, "@") {
-		return faultf(didYouMean(k, []string{SetImage}), "set %q is not known here (%s)", k, SetImage)
+		return checkSet(k, []string{SetImage})
 	}
 	name, pattern := strings.CutSuffix(k, "*")
-	switch {
-	case pattern && name == "":
-		return faultf("name them, or a prefix such as LC_*", "* would keep every variable")
-	case !variableName(name):
-		return faultf("letters, digits and _, with one * at the end at most", "%q is not the name of a variable", k)
-	case pattern && LooksSecret(name+"X", ""), LooksSecret(strings.TrimSuffix(name, "_"), ""):
-		return faultf("let what needs it run outside the fence", "%s looks like a credential", k)
-	}
-	return nil
+	return cmp.Or(
+		refuse(k == "*", "name them, or a prefix such as LC_*", "* would keep every variable"),
+		refuse(!variableName(name), "letters, digits and _, with one * at the end at most", "%q is not the name of a variable", k),
+		refuse(pattern && secretName(name+"X") || secretName(strings.TrimSuffix(name, "_")), "let what needs it run outside the fence", "%s looks like a credential", k))
 }
 
-func checkVariable(name, value string) *fault {
-	switch {
-	case !variableName(name):
-		return faultf("letters, digits and _", "%q is not the name of a variable", name)
-	case strings.IndexByte(value, 0) >= 0 || !utf8.ValidString(value):
-		return faultf("", "the value of %s is not text", name)
-	case LooksSecret(name, value):
-		return faultf("let what needs it run outside the fence", "%s looks like a credential", name)
-	}
-	return nil
+func checkVariable(name, value string) *Error {
+	return cmp.Or(
+		refuse(!variableName(name), "letters, digits and _", "%q is not the name of a variable", name),
+		refuse(strings.IndexByte(value, 0) >= 0 || !utf8.ValidString(value), "", "the value of %s is not text", name),
+		refuse(LooksSecret(name, value), "let what needs it run outside the fence", "%s looks like a credential", name))
 }
 
 func variableName(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if c != '_' && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return s != ""
+	const letters = "_ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+	return s != "" && strings.IndexByte(letters, s[0]) >= 0 && strings.Trim(s, letters+"0123456789") == ""
 }
 
-// checkLimit reads the value of one limit: a whole number or "unlimited".
-func checkLimit(name, value string) (Limit, *fault) {
-	if !slices.Contains(limitNames, name) {
-		return Limit{}, faultf(didYouMean(name, limitNames), "limit %q is not known %s", name, oneOf(limitNames))
-	}
+// parseLimit reads NAME=VALUE; the value is a whole number or "unlimited".
+func parseLimit(s string) (Limit, *Error) {
+	name, value, ok := strings.Cut(s, "=")
+	n, err := strconv.ParseUint(value, 10, 63)
 	if value == "unlimited" {
-		return Limit{name, Unlimited}, nil
+		n, err = Unlimited, nil
 	}
-	n, err := strconv.ParseInt(value, 10, 64)
-	if err != nil || n < 0 {
-		return Limit{}, faultf("", "limit %s is %q, not a whole number or \"unlimited\"", name, value)
-	}
-	return Limit{name, uint64(n)}, nil
+	return Limit{name, n}, cmp.Or(
+		refuse(!ok, "write NAME=NUMBER", "%q has no value", s),
+		known(limitNames, name, "limit %q is not known"),
+		refuse(err != nil, "", `limit %s is %q, not a whole number or "unlimited"`, name, value))
 }
 
 // beneath reports whether p is dir or lies in it.
@@ -257,44 +216,26 @@ func beneath(p, dir string) bool {
 	return p == dir || dir == "/" || strings.HasPrefix(p, dir) && len(p) > len(dir) && p[len(dir)] == '/'
 }
 
-// clash is an opened path that a literal hide also covers.
-type clash struct {
-	list, opened string // list: "read", "write", or "open"
-	from         string // where the opening stands, for "open"
-	hidden       string
-}
-
-// clash finds the first opened path or set that is hidden as well.
-func (p Policy) clash() (clash, bool) {
+// clash finds an opened path or set that is hidden by its name as well. where
+// says where an entry of a list of [filesystem] stands, "" for nowhere.
+func (p Policy) clash(where func(list, entry string) string) *Error {
+	opened := slices.Clone(p.Open)
+	for _, e := range slices.Concat(p.Filesystem.Read, p.Filesystem.Write) {
+		opened = append(opened, Open{Path: e})
+	}
 	for _, h := range p.Filesystem.Hide {
-		for _, l := range []struct {
-			name    string
-			entries []string
-		}{{"read", p.Filesystem.Read}, {"write", p.Filesystem.Write}} {
-			for _, e := range l.entries {
-				if e == h || h[0] == '/' && beneath(e, h) {
-					return clash{l.name, e, "", h}, true
-				}
+		for _, o := range opened {
+			device, _ := path.Match(o.Path, h)
+			if !beneath(o.Path, h) && !(device && o.Access == AccessDevice) {
+				continue
 			}
-		}
-		for _, o := range p.Open {
-			if o.Syscall == "" && h[0] == '/' && (beneath(o.Path, h) || matches(o, h)) {
-				return clash{"open", o.Path, o.From, h}, true
+			covered := "is"
+			if o.Path != h {
+				covered = "is covered by " + h + ","
 			}
+			msg := fmt.Sprintf("%s is opened here, and %s hidden at %s", o.Path, covered, where("hide", h))
+			return &Error{At: cmp.Or(o.From, where("read", o.Path), where("write", o.Path)), Msg: msg, Hint: "remove one of the two"}
 		}
 	}
-	return clash{}, false
-}
-
-func matches(o Open, p string) bool {
-	ok, _ := path.Match(o.Path, p)
-	return o.Access == AccessDevice && ok
-}
-
-func (c clash) msg(hiddenAt string) string {
-	where := "is"
-	if c.opened != c.hidden {
-		where = "is covered by " + c.hidden + ","
-	}
-	return c.opened + " is opened here, and " + where + " hidden at " + hiddenAt
+	return nil
 }

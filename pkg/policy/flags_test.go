@@ -11,19 +11,19 @@ import (
 
 func TestWithFlags(t *testing.T) {
 	base := mustParse(t, v1+"extends = \"strict\"\n")
-	before := base.Format()
+	before := format(base)
 	p, err := base.WithFlags(policy.Flags{
 		Read: []string{"/wheels"}, Write: []string{"/out"}, Hide: []string{"/proj", "@tmp2"[:4]},
 		Env: []string{"X", "Y=1=2", "Z_*", "Y="}, Syscall: []string{"ptrace"}, Limit: []string{"core=unlimited", "nproc=9"},
-		Accept: []string{"landlock-hide"}, Net: "host", Why: []string{" one ", "two"},
+		Accept: []string{"landlock-hide"}, Net: "host", Why: []string{"one", "two"},
 	}, options())
-	if err == nil || err.Error() != "--hide: @tmp covers @tmp, which the policy opens" {
+	if err == nil || err.Error() != "p.toml: @tmp is opened here, and is hidden at --hide" {
 		t.Errorf("got %v", err)
 	}
 	p, err = base.WithFlags(policy.Flags{
 		Read: []string{"/wheels"}, Write: []string{"/out"}, Hide: []string{"/proj"},
 		Env: []string{"X", "Y=1=2", "Z_*"}, Syscall: []string{"ptrace"}, Limit: []string{"core=unlimited", "nproc=9"},
-		Accept: []string{"landlock-hide"}, Net: "host", Why: []string{" one ", "two"},
+		Accept: []string{"landlock-hide"}, Net: "host", Why: []string{"one", "two"},
 	}, options())
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestWithFlags(t *testing.T) {
 	if !reflect.DeepEqual(p, want) {
 		t.Errorf("got  %+v\nwant %+v", p, want)
 	}
-	if base.Format() != before {
+	if format(base) != before {
 		t.Error("the policy below was changed")
 	}
 	// Tightening needs no reason.
@@ -59,8 +59,8 @@ func TestWithFlags_Refuses(t *testing.T) {
 	}{
 		{policy.Flags{Read: []string{"/x"}}, "--read: /x is opened without a reason"},
 		{policy.Flags{Read: []string{"x"}, Why: why}, `--read: "x" is not an absolute path`},
-		{policy.Flags{Read: []string{""}, Why: why}, `--read: an empty path`},
-		{policy.Flags{Read: []string{"@home"}, Why: why}, "--read: @home is a set"},
+		{policy.Flags{Read: []string{""}, Why: why}, `--read: an opening needs a path or a syscall`},
+		{policy.Flags{Read: []string{"@home"}, Why: why}, `--read: set "@home" does not belong here`},
 		{policy.Flags{Read: []string{"/a\xff"}, Why: why}, `--read: path "/a\xff" has bytes that are not UTF-8`},
 		{policy.Flags{Write: []string{"/x"}}, "--write: /x is opened without a reason"},
 		{policy.Flags{Write: []string{"/.exec"}, Why: why}, "--write: /.exec is never writable: what lies there runs before the fence the next time"},
@@ -75,7 +75,7 @@ func TestWithFlags_Refuses(t *testing.T) {
 		{policy.Flags{Env: []string{"A=hunter2\x00"}, Why: why}, `--env: the value of A is not text`},
 		{policy.Flags{Syscall: []string{"ptrace"}}, "--syscall: ptrace is opened without a reason"},
 		{policy.Flags{Syscall: []string{"ptrac"}, Why: why}, `--syscall: system call "ptrac" is not known`},
-		{policy.Flags{Syscall: []string{""}, Why: why}, `--syscall: no system call is named`},
+		{policy.Flags{Syscall: []string{""}, Why: why}, `--syscall: an opening needs a path or a syscall`},
 		{policy.Flags{Net: "host"}, "--net: the network is opened without a reason"},
 		{policy.Flags{Net: "loopback", Why: why}, `--net: network mode "loopback" is not known (none, host)`},
 		{policy.Flags{Accept: []string{"landlock-hide"}}, "--accept: landlock-hide is opened without a reason"},
@@ -85,8 +85,8 @@ func TestWithFlags_Refuses(t *testing.T) {
 		{policy.Flags{Why: []string{" "}}, "--why: no reason is given"},
 		{policy.Flags{Why: []string{"a\nb"}}, "--why: the reason has a control character"},
 		{policy.Flags{Read: []string{"/data/x"}, Hide: []string{"/data"}, Why: why}, "--read: /data/x is opened here, and is covered by /data, hidden at --hide"},
-		{policy.Flags{Read: []string{"/hid/x"}, Why: why}, "--read: /hid/x is opened here, and is covered by /hid, hidden at the policy"},
-		{policy.Flags{Hide: []string{"/op"}}, "--hide: /op covers /op/x, which the policy opens"},
+		{policy.Flags{Read: []string{"/hid/x"}, Why: why}, "--read: /hid/x is opened here, and is covered by /hid, hidden at p.toml"},
+		{policy.Flags{Hide: []string{"/op"}}, "p.toml:4: /op/x is opened here, and is covered by /op, hidden at --hide"},
 	}
 	base := mustParse(t, v1+"[filesystem]\nhide = [\"/hid\"]\n[[open]]\npath = \"/op/x\"\naccess = \"read\"\nwhy = \"w\"\n")
 	for _, tt := range tests {

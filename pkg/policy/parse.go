@@ -1,15 +1,18 @@
 package policy
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/pelletier/go-toml/v2"
+	"fence/pkg/internal/tomldoc"
 )
+
+// Error is one thing wrong with a policy: where it stands, and what to try.
+// Its text is always one line and never holds a variable's value.
+type Error = tomldoc.Error
 
 // Options tell Parse what it cannot know itself. The zero Options knows no
 // built-in policy and no system call: whatever names one is refused.
@@ -18,86 +21,119 @@ type Options struct {
 	Syscall func(name string) bool           // whether there is such a system call
 }
 
-// maxSize is far more than a person writes.
-const maxSize = 64 << 10
+// form is what can stand in a policy file, see docs/policy.md.
+type form struct {
+	Version     any
+	Extends     *string
+	Filesystem  Filesystem
+	Network     *Network
+	Environment struct {
+		Keep []string
+		Set  map[string]string
+		Why  string
+	}
+	Capabilities struct {
+		Keep []string
+		Why  string
+	}
+	Limits map[string]any // a number, or "unlimited"
+	Open   []Open
+	Accept []Accept
+}
 
 // Parse reads the policy in data. name is the file's path or the built-in's
 // name; errors begin with it. An error comes with the zero Policy, which
 // allows nothing.
 func Parse(name string, data []byte, opt Options) (Policy, error) {
 	p, _, err := parse(name, data, opt, nil)
-	if err != nil {
-		return Policy{}, err
-	}
-	return p, nil
+	return p, err
 }
 
-// parse also returns the documents that the policy was made of, the nearest
-// first, for messages about two places. above are the built-ins being read.
-func parse(name string, data []byte, opt Options, above []string) (Policy, []*doc, error) {
-	d, err := decode(name, data)
+// parse also returns where an entry of a list in [filesystem] stands, "" for
+// nowhere. above are the built-ins being read.
+func parse(name string, data []byte, opt Options, above []string) (Policy, func(list, entry string) string, error) {
+	var f form
+	d, err := tomldoc.Read(name, data, &f)
 	if err != nil {
 		return Policy{}, nil, err
 	}
-	p := d.policy(opt)
-	if err := d.first(); err != nil {
-		return Policy{}, nil, err
-	}
-	docs := []*doc{d}
-	if ext := p.Extends; ext != "" {
-		if slices.Contains(above, ext) {
-			return Policy{}, nil, d.error("extends", faultf("", "%s extends itself", strings.Join(append(above, ext), " -> ")))
-		}
-		var src []byte
-		ok := false
+	p := f.policy(d)
+	p.check(opt, d.Fail)
+	var base Policy
+	below := func(string, string) string { return "" }
+	if f.Extends != nil && d.Err() == nil {
+		p.Extends = *f.Extends
+		src, ok := []byte(nil), false
 		if opt.Base != nil {
-			src, ok = opt.Base(ext)
+			src, ok = opt.Base(p.Extends)
 		}
-		if !ok {
-			return Policy{}, nil, d.error("extends", faultf("extends takes the name of a built-in policy, see 'fence policies'", "%q is not a built-in policy", ext))
-		}
-		base, more, err := parse(ext, src, opt, append(above, ext))
-		if err != nil {
+		if slices.Contains(above, p.Extends) {
+			d.Fail("extends", tomldoc.Errorf("", "%s extends itself", strings.Join(append(above, p.Extends), " -> ")))
+		} else if !ok {
+			d.Fail("extends", tomldoc.Errorf("extends takes the name of a built-in policy, see 'fence policies'", "%q is not a built-in policy", p.Extends))
+		} else if base, below, err = parse(p.Extends, src, opt, append(above, p.Extends)); err != nil {
 			return Policy{}, nil, err
 		}
-		_, network := d.root["network"]
-		p = merge(base, p, network)
-		docs = append(docs, more...)
 	}
-	if c, ok := p.clash(); ok {
-		at := c.from
-		if c.list != "open" {
-			at = place(docs, c.list, c.opened)
+	if err := d.Err(); err != nil {
+		return Policy{}, nil, err
+	}
+	p = p.over(base, f.Network != nil)
+	where := func(list, entry string) string {
+		own := map[string][]string{"read": f.Filesystem.Read, "write": f.Filesystem.Write, "hide": f.Filesystem.Hide}[list]
+		if i := slices.Index(own, entry); i >= 0 {
+			return d.At(fmt.Sprintf("filesystem.%s[%d]", list, i))
 		}
-		i := strings.LastIndexByte(at, ':')
-		line, _ := strconv.Atoi(at[i+1:])
-		return Policy{}, nil, &Error{at[:max(i, 0)], line, c.msg(place(docs, "hide", c.hidden)), "remove one of the two"}
+		return below(list, entry)
 	}
-	return p, docs, nil
+	if clash := p.clash(where); clash != nil {
+		return Policy{}, nil, clash
+	}
+	return p, where, nil
 }
 
-// merge lays p over base: lists add up, limits and set variables replace
-// those of the same name, the network is replaced where p has one.
-func merge(base, p Policy, network bool) Policy {
-	p.Filesystem = Filesystem{
-		Read:  union(base.Filesystem.Read, p.Filesystem.Read),
-		Write: union(base.Filesystem.Write, p.Filesystem.Write),
-		Hide:  union(base.Filesystem.Hide, p.Filesystem.Hide),
-		Why:   joinWhy(base.Filesystem.Why, p.Filesystem.Why),
+// policy is what f says, apart from what it extends, and yet to be checked.
+func (f form) policy(d *tomldoc.Doc) Policy {
+	p := Policy{Name: d.File, Filesystem: f.Filesystem, Environment: Environment{Keep: f.Environment.Keep, Why: f.Environment.Why},
+		Capabilities: f.Capabilities.Keep, CapabilitiesWhy: f.Capabilities.Why, Open: f.Open, Accept: f.Accept}
+	for name, value := range f.Environment.Set {
+		p.Environment.Set = append(p.Environment.Set, Variable{name, value})
 	}
+	if f.Network != nil {
+		p.Network = *f.Network
+		d.Fail("network.mode", known(networkModes, string(p.Network.Mode), "network mode %q is not known"))
+	}
+	for name, value := range f.Limits {
+		l, bad := parseLimit(name + "=" + fmt.Sprint(value))
+		d.Fail("limits."+name, bad)
+		p.Limits = append(p.Limits, l)
+	}
+	for i := range p.Open {
+		p.Open[i].From = d.At(fmt.Sprintf("open[%d]", i))
+	}
+	for i := range p.Accept {
+		p.Accept[i].From = d.At(fmt.Sprintf("accept[%d]", i))
+	}
+	return p
+}
+
+// over is p laid over base: lists add up, limits and set variables replace
+// those of the same name, the network is replaced where p has one.
+func (p Policy) over(base Policy, network bool) Policy {
+	p.Name, p.Extends = cmp.Or(p.Name, base.Name), cmp.Or(p.Extends, base.Extends)
+	fs, low := &p.Filesystem, base.Filesystem
+	fs.Read, fs.Write, fs.Hide, fs.Why = union(low.Read, fs.Read), union(low.Write, fs.Write), union(low.Hide, fs.Hide), joinWhy(low.Why, fs.Why)
 	if !network {
 		p.Network = base.Network
+	} else if p.Network.Mode != NetworkHost {
+		p.Network.Mode = NetworkNone
 	}
-	p.Environment = Environment{
-		Keep: union(base.Environment.Keep, p.Environment.Keep),
-		Set:  replace(base.Environment.Set, p.Environment.Set, func(v Variable) string { return v.Name }),
-		Why:  joinWhy(base.Environment.Why, p.Environment.Why),
-	}
-	p.Capabilities = union(base.Capabilities, p.Capabilities)
-	p.CapabilitiesWhy = joinWhy(base.CapabilitiesWhy, p.CapabilitiesWhy)
+	env := &p.Environment
+	env.Keep, env.Why = union(base.Environment.Keep, env.Keep), joinWhy(base.Environment.Why, env.Why)
+	env.Set = replace(base.Environment.Set, env.Set, func(v Variable) string { return v.Name })
+	p.Capabilities, p.CapabilitiesWhy = union(base.Capabilities, p.Capabilities), joinWhy(base.CapabilitiesWhy, p.CapabilitiesWhy)
 	p.Limits = replace(base.Limits, p.Limits, func(l Limit) string { return l.Name })
-	p.Open = slices.Concat(base.Open, p.Open)
-	p.Accept = slices.Concat(base.Accept, p.Accept)
+	p.Open, p.Accept = slices.Concat(base.Open, p.Open), slices.Concat(base.Accept, p.Accept)
 	return p
 }
 
@@ -118,245 +154,52 @@ func replace[T any](a, b []T, name func(T) string) []T {
 	for _, v := range slices.Concat(a, b) {
 		byName[name(v)] = v
 	}
-	var out []T
-	for _, k := range slices.Sorted(maps.Keys(byName)) {
-		out = append(out, byName[k])
-	}
-	return out
+	return slices.SortedFunc(maps.Values(byName), func(x, y T) int { return cmp.Compare(name(x), name(y)) })
 }
 
 func joinWhy(a, b string) string {
-	if a == "" || a == b {
-		return b
-	}
-	if b == "" {
-		return a
+	if a == "" || b == "" || a == b {
+		return cmp.Or(a, b)
 	}
 	return a + "; " + b
 }
 
 // ParseSite reads a site's own file, which may only add paths to hide.
 func ParseSite(name string, data []byte) (hide []string, err error) {
-	d, err := decode(name, data)
+	var f struct {
+		Version    any
+		Filesystem struct{ Hide []string }
+	}
+	d, err := tomldoc.Read(name, data, &f)
+	if err == nil {
+		Policy{Filesystem: Filesystem{Hide: f.Filesystem.Hide}}.check(Options{}, d.Fail)
+		err = d.Err()
+	}
 	if err != nil {
+		err.(*Error).Hint = "a site file may only add to hide in [filesystem]"
 		return nil, err
 	}
-	d.known(d.root, "", "version", "filesystem")
-	d.version()
-	fs := d.table("filesystem")
-	d.known(fs, "filesystem", "hide")
-	hide = d.entries(fs, "hide")
-	if err := d.first(); err != nil {
-		err.Hint = "a site file may only add to hide in [filesystem]"
-		return nil, err
-	}
-	return hide, nil
+	return f.Filesystem.Hide, nil
 }
 
 // WithSite is p with the site's hidden paths. What p opens beneath one of
 // them is an error: the person must learn that it stays closed.
 func (p Policy) WithSite(hide []string) (Policy, error) {
-	p.Filesystem.Hide = union(p.Filesystem.Hide, hide)
-	if c, ok := p.clash(); ok {
-		file := c.from
-		if file == "" {
-			file = p.Name
-		}
-		return Policy{}, &Error{file, 0, c.msg("the site's file"), "the operators of this machine hide it"}
+	q, clash := p.with(Policy{Filesystem: Filesystem{Hide: hide}}, false, "the site's file")
+	if clash != nil {
+		clash.Hint = "the operators of this machine hide it"
+		return Policy{}, clash
 	}
-	return p, nil
+	return q, nil
 }
 
-// policy makes a Policy of this document alone. Problems are in d.bad.
-func (d *doc) policy(opt Options) Policy {
-	d.known(d.root, "", "version", "extends", "filesystem", "network", "environment", "capabilities", "limits", "open", "accept")
-	d.version()
-	p := Policy{Name: d.file, Extends: d.text(d.root, "", "extends")}
-	if _, given := d.root["extends"]; given && p.Extends == "" {
-		d.fail("extends", faultf("", "extends names no policy"))
-	}
-
-	fs := d.table("filesystem")
-	d.known(fs, "filesystem", "read", "write", "hide", "why")
-	p.Filesystem = Filesystem{d.entries(fs, "read"), d.entries(fs, "write"), d.entries(fs, "hide"), d.why(fs, "filesystem", false)}
-	if p.Filesystem.Why == "" {
-		d.needWhy("read", p.Filesystem.Read)
-		d.needWhy("write", p.Filesystem.Write)
-	}
-
-	if _, given := d.root["network"]; given {
-		nw := d.table("network")
-		d.known(nw, "network", "mode", "why")
-		mode := d.text(nw, "network", "mode")
-		i := slices.Index(networkModes, mode)
-		if i < 0 {
-			d.fail("network.mode", faultf(didYouMean(mode, networkModes), "network mode %q is not known %s", mode, oneOf(networkModes)))
-			i = 0
+// with is p below up, which hides what source names.
+func (p Policy) with(up Policy, network bool, source string) (Policy, *Error) {
+	q := up.over(p, network)
+	return q, q.clash(func(list, entry string) string {
+		if list == "hide" && !slices.Contains(p.Filesystem.Hide, entry) {
+			return source
 		}
-		p.Network = Network{NetworkMode(i), d.why(nw, "network", NetworkMode(i) != NetworkNone)}
-	}
-
-	env := d.table("environment")
-	d.known(env, "environment", "keep", "set", "why")
-	p.Environment.Keep = d.list(env, "environment", "keep", checkKeep)
-	p.Environment.Set = d.variables(env)
-	p.Environment.Why = d.why(env, "environment", false)
-
-	caps := d.table("capabilities")
-	d.known(caps, "capabilities", "keep", "why")
-	p.Capabilities = d.list(caps, "capabilities", "keep", func(c string) *fault {
-		if !slices.Contains(capabilityNames, c) {
-			return faultf(didYouMean(c, capabilityNames), "capability %q is not known, see capabilities(7)", c)
-		}
-		return nil
+		return p.Name
 	})
-	p.CapabilitiesWhy = d.why(caps, "capabilities", len(p.Capabilities) > 0)
-
-	p.Limits = d.limits()
-	for i, m := range d.tables("open") {
-		at := "open[" + strconv.Itoa(i) + "]"
-		d.known(m, at, "path", "access", "syscall", "why")
-		p.Open = append(p.Open, d.open(m, at, opt))
-	}
-	for i, m := range d.tables("accept") {
-		at := "accept[" + strconv.Itoa(i) + "]"
-		d.known(m, at, "name", "why")
-		a := Accept{Name: d.text(m, at, "name"), Why: d.why(m, at, true), From: d.from(at)}
-		d.fail(at+".name", checkAccept(a.Name))
-		p.Accept = append(p.Accept, a)
-	}
-	return p
-}
-
-func (d *doc) open(m map[string]any, at string, opt Options) Open {
-	o := Open{Path: d.text(m, at, "path"), Syscall: d.text(m, at, "syscall"), Why: d.why(m, at, true), From: d.from(at)}
-	if word := d.text(m, at, "access"); word != "" {
-		i := slices.Index(accesses, word)
-		if i < 0 {
-			d.fail(at+".access", faultf(didYouMean(word, accesses[1:]), "access %q is not known %s", word, oneOf(accesses[1:])))
-			return o
-		}
-		o.Access = Access(i)
-	}
-	key := at
-	for _, k := range []string{"path", "syscall"} {
-		if _, given := m[k]; given {
-			key = at + "." + k
-		}
-	}
-	if key == at {
-		d.fail(at, faultf("", "an opening needs a path or a syscall"))
-		return o
-	}
-	d.fail(key, checkOpen(o, opt))
-	return o
-}
-
-// needWhy demands a reason for entries that open more than the container.
-func (d *doc) needWhy(list string, entries []string) {
-	for i, e := range entries {
-		if e != SetRoot && e != SetTmp {
-			d.fail("filesystem."+list+"["+strconv.Itoa(i)+"]", faultf(`write it as [[open]] with a why, or add why = "..." to [filesystem]`, "%s is opened without a reason", oneLine(e)))
-		}
-	}
-}
-
-func (d *doc) variables(env map[string]any) []Variable {
-	m, ok := env["set"].(map[string]any)
-	if env["set"] != nil && !ok {
-		d.failForm("environment.set", "", "set is a table of variables, not %s", kind(env["set"]))
-	}
-	var vs []Variable
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		at := "environment.set." + name
-		value, ok := m[name].(string)
-		if !ok {
-			d.failForm(at, "put it in quotes", "the value of %q is text, not %s", name, kind(m[name]))
-			continue
-		}
-		d.fail(at, checkVariable(name, value))
-		vs = append(vs, Variable{name, value})
-	}
-	return vs
-}
-
-func (d *doc) limits() []Limit {
-	m := d.table("limits")
-	var ls []Limit
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		word, ok := m[name].(string)
-		if n, isInt := m[name].(int64); isInt {
-			word, ok = strconv.FormatInt(n, 10), true
-		}
-		if !ok {
-			word = kind(m[name])
-		}
-		l, f := checkLimit(name, word)
-		d.fail("limits."+name, f)
-		ls = append(ls, l)
-	}
-	return ls
-}
-
-func (d *doc) version() {
-	v, given := d.root["version"]
-	if !given {
-		d.fail("", faultf("begin the file with version = 1", "version is missing"))
-	} else if v != int64(1) {
-		d.fail("version", faultf("write version = 1", "version %s is not known here", oneLine(fmt.Sprint(v))))
-	}
-}
-
-// entries are the checked paths and sets of one filesystem list.
-func (d *doc) entries(fs map[string]any, list string) []string {
-	return d.list(fs, "filesystem", list, func(e string) *fault { return checkEntry(list, e) })
-}
-
-// why is the reason in m. An empty one is wrong even where none is required.
-func (d *doc) why(m map[string]any, at string, required bool) string {
-	w := d.text(m, at, "why")
-	if _, given := m["why"]; given {
-		d.fail(join(at, "why"), checkWhy(w))
-	} else if required {
-		d.fail(at, checkWhy(""))
-	}
-	return strings.TrimSpace(w)
-}
-
-// decode turns TOML into tables, before anything is said of their meaning.
-func decode(file string, data []byte) (*doc, error) {
-	if len(data) > maxSize {
-		return nil, &Error{file, 1, "the file is larger than 64 KiB", ""}
-	}
-	if strings.HasPrefix(string(data[:min(3, len(data))]), "\ufeff") {
-		return nil, &Error{file, 1, "the file begins with a byte order mark", "save it as plain UTF-8"}
-	}
-	d := &doc{file: file, data: data}
-	if err := toml.Unmarshal(data, &d.root); err != nil {
-		line := 1
-		var at *toml.DecodeError
-		if errors.As(err, &at) {
-			line, _ = at.Position()
-		}
-		return nil, &Error{file, line, oneLine(strings.TrimPrefix(err.Error(), "toml: ")), ""}
-	}
-	return d, nil
-}
-
-func kind(v any) string {
-	switch v.(type) {
-	case string:
-		return "text"
-	case int64, float64:
-		return "a number"
-	case bool:
-		return "true or false"
-	case []any:
-		return "a list"
-	case map[string]any:
-		return "a table"
-	case nil:
-		return "nothing"
-	}
-	return fmt.Sprintf("a %T", v)
 }

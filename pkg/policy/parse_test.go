@@ -43,11 +43,7 @@ func mustParse(t testing.TB, text string) policy.Policy {
 }
 
 func weaknesses() string {
-	var names []string
-	for _, w := range policy.Weaknesses() {
-		names = append(names, w.Name)
-	}
-	return strings.Join(names, ", ")
+	return strings.Join(policy.Weaknesses, ", ")
 }
 
 const v1 = "version = 1\n"
@@ -78,29 +74,29 @@ func TestParse_RefusesWithOneLine(t *testing.T) {
 		{v1 + "open = [\n  {path = \"/x\", access = \"read\", why = \"w\"},\n  {path = \"/y\", acces = \"read\", why = \"w\"},\n]\n", "p.toml:4: key \"acces\" is not known (path, access, syscall, why)", "did you mean access?"},
 		{v1 + "filesystem.read = []\nfilesystem.foo = 1\n", "p.toml:3: key \"foo\" is not known (read, write, hide, why)", ""},
 		// Types.
-		{v1 + "filesystem = 3\n", "p.toml:2: filesystem is a table, not a number", "write [filesystem] on a line of its own"},
-		{v1 + "[open]\npath = \"/x\"\n", "p.toml:2: open is a list of tables, not a table", "write [[open]] on a line of its own"},
-		{v1 + "open = [1]\n", "p.toml:2: open is a list of tables, not of a number", ""},
-		{v1 + "[filesystem]\nread = \"/x\"\n", "p.toml:3: read is a list, not text", `write read = ["..."]`},
-		{v1 + "[filesystem]\nread = [\n  \"@root\",\n  7,\n]\n", "p.toml:5: read is a list of text, and has a number", "put it in quotes"},
-		{v1 + "[network]\nmode = true\n", "p.toml:3: mode is text, not true or false", "put it in quotes"},
-		{v1 + "[environment]\nset = [\"A=1\"]\n", "p.toml:3: set is a table of variables, not a list", ""},
-		{v1 + "[environment]\nset = { A = 1 }\n", "p.toml:3: the value of \"A\" is text, not a number", "put it in quotes"},
+		{v1 + "filesystem = 3\n", "p.toml:2: filesystem must be a table", "write its name in [ ] on a line of its own"},
+		{v1 + "[open]\npath = \"/x\"\n", "p.toml:2: open must be a list of tables", "write its name in [[ ]] on a line of its own, for each"},
+		{v1 + "open = [1]\n", "p.toml:2: an entry of open must be a table", "write its name in [ ] on a line of its own"},
+		{v1 + "[filesystem]\nread = \"/x\"\n", "p.toml:3: read must be a list", `write ["..."]`},
+		{v1 + "[filesystem]\nread = [\n  \"@root\",\n  7,\n]\n", "p.toml:5: an entry of read must be text", "put it in quotes"},
+		{v1 + "[network]\nmode = true\n", "p.toml:3: mode must be text", "put it in quotes"},
+		{v1 + "[environment]\nset = [\"A=1\"]\n", "p.toml:3: set must be a table", `write { NAME = "..." }`},
+		{v1 + "[environment]\nset = { A = 1 }\n", "p.toml:3: A must be text", "put it in quotes"},
 		// Paths and sets.
 		{v1 + "[filesystem]\nhide = [\"proj\"]\n", "p.toml:3: \"proj\" is not an absolute path", "a path begins with /"},
 		{v1 + "[filesystem]\nhide = [\"~/.ssh\"]\n", "p.toml:3: \"~/.ssh\" is not an absolute path", "write the path out, ~ is not expanded"},
 		{v1 + "[filesystem]\nhide = [\n  \"/a\",\n  \"/b/../c\",\n]\n", "p.toml:5: \"/b/../c\" is not a clean path", "write /c"},
 		{v1 + "[filesystem]\nhide = [\"/a/\"]\n", "p.toml:3: \"/a/\" is not a clean path", "write /a"},
-		{v1 + "[filesystem]\nhide = [\"\"]\n", "p.toml:3: an empty path", ""},
+		{v1 + "[filesystem]\nhide = [\"\"]\n", `p.toml:3: "" is not an absolute path`, "a path begins with /"},
 		{v1 + "[filesystem]\nhide = [\"/\"]\n", "p.toml:3: hiding / leaves nothing to run", ""},
 		{v1 + "[filesystem]\nhide = [\"/a\\u0000b\"]\n", `p.toml:3: path "/a\x00b" has a NUL byte`, ""},
 		{v1 + "[filesystem]\nhide = [\"/a\\u001bb\"]\n", `p.toml:3: path "/a\x1bb" has a control character`, ""},
 		{v1 + "[filesystem]\nhide = [\"/proj/*\"]\n", "p.toml:3: \"/proj/*\": a pattern is only for access = \"device\" below /dev", "name the folder above instead"},
 		{v1 + "[filesystem]\nhide = [\"@hoem\"]\n", "p.toml:3: set \"@hoem\" is not known (@tmp, @shared, @home, @sockets)", "did you mean @home?"},
 		{v1 + "[filesystem]\nread = [\"@foo\"]\n", "p.toml:3: set \"@foo\" is not known (@root, @tmp, @home, @shared)", "did you mean @root?"},
-		{v1 + "[filesystem]\nread = [\"@image\"]\n", "p.toml:3: @image is a set of variables, not of paths", ""},
-		{v1 + "[filesystem]\nread = [\"@sockets\"]\nwhy = \"w\"\n", "p.toml:3: @sockets does not belong in read (@root, @tmp, @home, @shared)", ""},
-		{v1 + "[filesystem]\nhide = [\"@root\"]\n", "p.toml:3: @root does not belong in hide (@tmp, @shared, @home, @sockets)", ""},
+		{v1 + "[filesystem]\nread = [\"@image\"]\n", "p.toml:3: set \"@image\" does not belong here (@root, @tmp, @home, @shared)", ""},
+		{v1 + "[filesystem]\nread = [\"@sockets\"]\nwhy = \"w\"\n", "p.toml:3: set \"@sockets\" does not belong here (@root, @tmp, @home, @shared)", ""},
+		{v1 + "[filesystem]\nhide = [\"@root\"]\n", "p.toml:3: set \"@root\" does not belong here (@tmp, @shared, @home, @sockets)", ""},
 		{v1 + "[filesystem]\nread = [\"@root\", \"/etc\"]\n", "p.toml:3: /etc is opened without a reason", `write it as [[open]] with a why, or add why = "..." to [filesystem]`},
 		{v1 + "[filesystem]\nwrite = [\"@home\"]\n", "p.toml:3: @home is opened without a reason", `write it as [[open]] with a why, or add why = "..." to [filesystem]`},
 		{v1 + "[filesystem]\nwhy = \"w\"\nwrite = [\"/.singularity.d/env\"]\n", "p.toml:4: /.singularity.d/env is never writable: what lies there runs before the fence the next time", ""},
@@ -114,7 +110,7 @@ func TestParse_RefusesWithOneLine(t *testing.T) {
 		// Environment.
 		{v1 + "[environment]\nkeep = [\"*\"]\n", "p.toml:3: * would keep every variable", "name them, or a prefix such as LC_*"},
 		{v1 + "[environment]\nkeep = [\"A*B\"]\n", "p.toml:3: \"A*B\" is not the name of a variable", "letters, digits and _, with one * at the end at most"},
-		{v1 + "[environment]\nkeep = [\"@root\"]\n", "p.toml:3: set \"@root\" is not known here (@image)", ""},
+		{v1 + "[environment]\nkeep = [\"@root\"]\n", "p.toml:3: set \"@root\" does not belong here (@image)", ""},
 		{v1 + "[environment]\nkeep = [\"HF_TOKEN\"]\n", "p.toml:3: HF_TOKEN looks like a credential", "let what needs it run outside the fence"},
 		{v1 + "[environment]\nkeep = [\"AWS_*\"]\n", "p.toml:3: AWS_* looks like a credential", "let what needs it run outside the fence"},
 		{v1 + "[environment]\nkeep = [\"A\"]\n[environment.set]\nB = \"1\"\nC_KEY = \"hunter2\"\n", "p.toml:6: C_KEY looks like a credential", "let what needs it run outside the fence"},
@@ -134,10 +130,10 @@ func TestParse_RefusesWithOneLine(t *testing.T) {
 		{open("path = \"/x\"\nwhy = \"w\"\n"), "p.toml:3: the opening of \"/x\" does not say which access", `add access = "read", "write" or "device"`},
 		{open("path = \"/x\"\naccess = \"rw\"\nwhy = \"w\"\n"), "p.toml:4: access \"rw\" is not known (read, write, device)", ""},
 		{open("path = \"x\"\naccess = \"read\"\nwhy = \"w\"\n"), "p.toml:3: \"x\" is not an absolute path", "a path begins with /"},
-		{open("path = \"@home\"\naccess = \"read\"\nwhy = \"w\"\n"), "p.toml:3: \"@home\" is not an absolute path", "a path begins with /"},
+		{open("path = \"@home\"\naccess = \"read\"\nwhy = \"w\"\n"), "p.toml:3: set \"@home\" does not belong here", ""},
 		{open("path = \"/x\"\nsyscall = \"ptrace\"\naccess = \"read\"\nwhy = \"w\"\n"), "p.toml:4: one opening has both path and syscall", "write two"},
 		{open("access = \"read\"\nwhy = \"w\"\n"), "p.toml:2: an opening needs a path or a syscall", ""},
-		{open("path = \"\"\naccess = \"read\"\nwhy = \"w\"\n"), "p.toml:3: an empty path", ""},
+		{open("path = \"\"\naccess = \"read\"\nwhy = \"w\"\n"), "p.toml:3: an opening needs a path or a syscall", ""},
 		{open("syscall = \"ptrace\"\naccess = \"read\"\nwhy = \"w\"\n"), "p.toml:3: access belongs to a path, not to a syscall", ""},
 		{open("syscall = \"ptrac\"\nwhy = \"w\"\n"), "p.toml:3: system call \"ptrac\" is not known", ""},
 		{open("path = \"/data/*\"\naccess = \"read\"\nwhy = \"w\"\n"), "p.toml:3: \"/data/*\": a pattern is only for access = \"device\" below /dev", "name the folder above instead"},
@@ -160,7 +156,7 @@ func TestParse_RefusesWithOneLine(t *testing.T) {
 		{v1 + "extends = \"strict\"\n[filesystem]\nread = [\"@shared\"]\nwhy = \"w\"\n", "p.toml:4: @shared is opened here, and is hidden at strict:12", "remove one of the two"},
 		// Extending.
 		{v1 + "extends = \"strikt\"\n", "p.toml:2: \"strikt\" is not a built-in policy", "extends takes the name of a built-in policy, see 'fence policies'"},
-		{v1 + "extends = \"\"\n", "p.toml:2: extends names no policy", ""},
+		{v1 + "extends = \"\"\n", "p.toml:2: \"\" is not a built-in policy", "extends takes the name of a built-in policy, see 'fence policies'"},
 		{v1 + "extends = \"loop-a\"\n", "loop-b:3: loop-a -> loop-b -> loop-a extends itself", ""},
 		{v1 + "extends = \"broken\"\n", "broken:3: \"etc\" is not an absolute path", "a path begins with /"},
 	}
@@ -234,7 +230,7 @@ why = "gdb"
 	}
 }
 
-func TestPolicy_Prints(t *testing.T) {
+func TestPolicy_Whys(t *testing.T) {
 	p := mustParse(t, v1+`extends = "build"
 [environment]
 set = { A = "not shown" }
@@ -249,11 +245,6 @@ why = "offline wheelhouse"
 name = "landlock-hide"
 why = "no user namespaces"
 `)
-	want := "p.toml; read @root; write @root @tmp; hide @shared @home @sockets; network host; environment " +
-		strings.Join(p.Environment.Keep, " ") + " A=...; capabilities CAP_CHOWN; limit core=0; limit nofile=4096; open read /wheels; accept landlock-hide"
-	if got := p.String(); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
 	whys := []policy.Loosening{
 		{What: "network host", Why: "build steps download packages (apt, pip, npm)"},
 		{What: "capabilities CAP_CHOWN", Why: "c"},
@@ -262,11 +253,6 @@ why = "no user namespaces"
 	}
 	if got := p.Whys(); !slices.Equal(got, whys) {
 		t.Errorf("got  %v\nwant %v", got, whys)
-	}
-	for _, v := range []string{policy.NetworkMode(9).String(), policy.Access(-1).String()} {
-		if !strings.HasPrefix(v, "unknown(") {
-			t.Errorf("got %q", v)
-		}
 	}
 }
 
@@ -287,9 +273,9 @@ why = "numactl"
 name = "landlock-hide"
 why = "w"
 `)
-	q := mustParse(t, p.Format())
-	if q.Format() != p.Format() || q.Digest() != p.Digest() {
-		t.Errorf("got\n%s\nwant\n%s", q.Format(), p.Format())
+	q := mustParse(t, format(p))
+	if format(q) != format(p) || q.Digest() != p.Digest() {
+		t.Errorf("got\n%s\nwant\n%s", format(q), format(p))
 	}
 	p.Name, p.Extends, q.Name = "", "", ""
 	for i := range p.Open {

@@ -7,6 +7,10 @@
 package policy
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,16 +19,13 @@ import (
 // Policy is what a command may touch, as a person wrote it. The zero Policy
 // allows nothing: no file, no socket, no variable.
 type Policy struct {
-	Name    string // of the built-in, or the file's path
-	Extends string // the policy this one started from, "" for none
-
-	Filesystem  Filesystem
-	Network     Network
-	Environment Environment
-	// Capabilities kept in the command's own user namespace, by name
-	// ("CAP_CHOWN"), see capabilities(7). Usually none.
-	Capabilities    []string
-	CapabilitiesWhy string // required when Capabilities is not empty
+	Name            string `json:"-"` // of the built-in, or the file's path
+	Extends         string `json:"-"` // the policy this one started from, "" for none
+	Filesystem      Filesystem
+	Network         Network
+	Environment     Environment
+	Capabilities    []string // kept in the command's own user namespace, by name ("CAP_CHOWN"), usually none
+	CapabilitiesWhy string   // required when Capabilities is not empty
 	Limits          []Limit
 	Open            []Open
 	Accept          []Accept
@@ -51,12 +52,14 @@ const (
 )
 
 // NetworkMode says which sockets a command may have. The zero value is None.
-type NetworkMode int
+type NetworkMode string
 
 const (
-	NetworkNone NetworkMode = iota // AF_UNIX and netlink route only
-	NetworkHost                    // the host's network
+	NetworkNone NetworkMode = ""     // AF_UNIX and netlink route only; a file says "none"
+	NetworkHost NetworkMode = "host" // the host's network
 )
+
+func (m NetworkMode) String() string { return cmp.Or(string(m), "none") }
 
 // Network is the [network] table.
 type Network struct {
@@ -84,13 +87,13 @@ type Limit struct {
 const Unlimited = ^uint64(0)
 
 // Access says what an opening allows. The zero value allows nothing.
-type Access int
+type Access string
 
 const (
-	AccessNone   Access = iota
-	AccessRead          // read and execute
-	AccessWrite         // read, execute and change
-	AccessDevice        // read, write and ioctl on device files (GPUs)
+	AccessNone   Access = ""
+	AccessRead   Access = "read"   // read and execute
+	AccessWrite  Access = "write"  // read, execute and change
+	AccessDevice Access = "device" // read, write and ioctl on device files (GPUs)
 )
 
 // Open loosens one thing and says why; an Open without a reason does not
@@ -100,14 +103,14 @@ type Open struct {
 	Access  Access // with Path
 	Syscall string // a system call's name
 	Why     string
-	From    string // where it was written: "FILE:LINE", or the flag
+	From    string `json:"-" toml:"-"` // where it was written: "FILE:LINE", or the flag
 }
 
 // Accept names a weakness that a person takes knowingly ("landlock-hide").
 type Accept struct {
 	Name string
 	Why  string
-	From string
+	From string `json:"-" toml:"-"`
 }
 
 // Loosening is one thing that a policy opens, and the reason given for it.
@@ -118,74 +121,42 @@ type Loosening struct {
 }
 
 // Whys lists every loosening that has a reason, in the policy's order.
-// Reports print it whole.
+// Reports print it whole; of set variables they print the names only.
 func (p Policy) Whys() []Loosening {
-	var ws []Loosening
-	add := func(what, why, from string) {
-		if why != "" {
-			ws = append(ws, Loosening{what, why, from})
-		}
+	fs, kept := p.Filesystem, slices.Clone(p.Environment.Keep)
+	for _, v := range p.Environment.Set {
+		kept = append(kept, v.Name+"=...")
 	}
-	fs := p.Filesystem
-	add("files "+strings.Join(append(slices.Clone(fs.Read), fs.Write...), " "), fs.Why, "")
-	if p.Network.Mode != NetworkNone {
-		add("network "+p.Network.Mode.String(), p.Network.Why, "")
-	}
-	add("environment "+strings.Join(p.Environment.names(), " "), p.Environment.Why, "")
-	add("capabilities "+strings.Join(p.Capabilities, " "), p.CapabilitiesWhy, "")
-	for _, o := range p.Open {
-		add(o.String(), o.Why, o.From)
-	}
-	for _, a := range p.Accept {
-		add("accept "+a.Name, a.Why, a.From)
-	}
-	return ws
-}
-
-// String is the policy on one line, for a person. Values of variables are
-// left out: names only.
-func (p Policy) String() string {
-	var b strings.Builder
-	b.WriteString(p.Name)
-	part := func(name string, words []string) {
-		if len(words) > 0 {
-			b.WriteString("; " + name + " " + strings.Join(words, " "))
-		}
-	}
-	part("read", p.Filesystem.Read)
-	part("write", p.Filesystem.Write)
-	part("hide", p.Filesystem.Hide)
-	part("network", []string{p.Network.Mode.String()})
-	part("environment", p.Environment.names())
-	part("capabilities", p.Capabilities)
-	for _, l := range p.Limits {
-		part("limit", []string{l.String()})
+	ws := []Loosening{
+		{"files " + strings.Join(slices.Concat(fs.Read, fs.Write), " "), fs.Why, ""},
+		{"network " + p.Network.Mode.String(), p.Network.Why, ""},
+		{"environment " + strings.Join(kept, " "), p.Environment.Why, ""},
+		{"capabilities " + strings.Join(p.Capabilities, " "), p.CapabilitiesWhy, ""},
 	}
 	for _, o := range p.Open {
-		part("open", []string{o.String()})
+		ws = append(ws, Loosening{o.String(), o.Why, o.From})
 	}
 	for _, a := range p.Accept {
-		part("accept", []string{a.Name})
+		ws = append(ws, Loosening{"accept " + a.Name, a.Why, a.From})
 	}
-	return b.String()
+	return slices.DeleteFunc(ws, func(l Loosening) bool { return l.Why == "" || l.What == "network none" })
 }
 
-func (e Environment) names() []string {
-	ns := slices.Clone(e.Keep)
-	for _, v := range e.Set {
-		ns = append(ns, v.Name+"=...")
+// Digest names what p allows, with its reasons: equal digests, equal policies.
+// The policy's name and where its lines stood do not count.
+func (p Policy) Digest() string {
+	data, err := json.Marshal(p)
+	if err != nil {
+		panic("BUG: " + err.Error())
 	}
-	return ns
+	return fmt.Sprintf("sha256:%x", sha256.Sum256(data))
 }
-
-func (m NetworkMode) String() string { return nameOf(networkModes, int(m)) }
-func (a Access) String() string      { return nameOf(accesses, int(a)) }
 
 func (o Open) String() string {
 	if o.Syscall != "" {
 		return "syscall " + o.Syscall
 	}
-	return o.Access.String() + " " + o.Path
+	return string(o.Access) + " " + o.Path
 }
 
 func (l Limit) String() string {
@@ -193,17 +164,4 @@ func (l Limit) String() string {
 		return l.Name + "=unlimited"
 	}
 	return l.Name + "=" + strconv.FormatUint(l.Value, 10)
-}
-
-// The words of the file format, each at the index of its constant.
-var (
-	networkModes = []string{"none", "host"}
-	accesses     = []string{"", "read", "write", "device"}
-)
-
-func nameOf(names []string, i int) string {
-	if i < 0 || i >= len(names) {
-		return "unknown(" + strconv.Itoa(i) + ")"
-	}
-	return names[i]
 }

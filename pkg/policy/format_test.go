@@ -1,23 +1,16 @@
-package policy
+package policy_test
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
+
+	"fence/pkg/policy"
 )
 
-// Digest names what p allows, with its reasons: equal digests, equal policies.
-// The policy's name and where its lines stood do not count.
-func (p Policy) Digest() string {
-	sum := sha256.Sum256([]byte(p.Format()))
-	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
-// Format is p as a policy file that extends nothing. Parsing it gives p again,
+// format is p as a policy file that extends nothing. Parsing it gives p again,
 // but for Name, Extends and From.
-func (p Policy) Format() string {
+func format(p policy.Policy) string {
 	var b strings.Builder
 	b.WriteString("version = 1\n")
 	list := func(key string, items []string) {
@@ -61,7 +54,7 @@ func (p Policy) Format() string {
 		b.WriteString("\n[limits]\n")
 	}
 	for _, l := range p.Limits {
-		if l.Value == Unlimited {
+		if l.Value == policy.Unlimited {
 			text(l.Name, "unlimited")
 		} else {
 			b.WriteString(l.Name + " = " + strconv.FormatUint(l.Value, 10) + "\n")
@@ -70,7 +63,7 @@ func (p Policy) Format() string {
 	for _, o := range p.Open {
 		b.WriteString("\n[[open]]\n")
 		text("path", o.Path)
-		text("access", o.Access.String())
+		text("access", string(o.Access))
 		text("syscall", o.Syscall)
 		text("why", o.Why)
 	}
