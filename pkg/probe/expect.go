@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pelletier/go-toml/v2"
+	"fence/pkg/internal/tomldoc"
 )
 
 //go:embed expect/*.toml
@@ -41,8 +41,8 @@ type Expectation struct {
 // Except takes a check out of an expectation, or some targets of one, and says
 // why.
 type Except struct {
-	ID  string `toml:"id"` // or id[target]
-	Why string `toml:"why"`
+	ID  string // or id[target]
+	Why string
 }
 
 func (x Except) pattern() Pattern {
@@ -79,14 +79,10 @@ var proofs = []string{"ctl.seccomp", "ctl.landlock.layers", "ctl.nnp"}
 
 // expectationFile is an expectation as a person writes it.
 type expectationFile struct {
-	Version int    `toml:"version"`
-	Extends string `toml:"extends"`
-	Require struct {
-		Closed []string `toml:"closed"`
-		Open   []string `toml:"open"`
-		Proof  []string `toml:"proof"`
-	} `toml:"require"`
-	Except []Except `toml:"except"`
+	Version any
+	Extends *string
+	Require struct{ Closed, Open, Proof []string }
+	Except  []Except
 }
 
 // BuiltIn is the built-in expectation of that name.
@@ -107,46 +103,48 @@ func ParseExpectation(name string, r io.Reader) (Expectation, error) {
 		return Expectation{}, fmt.Errorf("%s: %w", name, err)
 	}
 	var f expectationFile
-	if err := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields().Decode(&f); err != nil {
-		return Expectation{}, tomlError(name, err)
+	d, err := tomldoc.Read(name, data, &f)
+	if err != nil {
+		return Expectation{}, err
 	}
-	if f.Version != 1 {
-		return Expectation{}, fmt.Errorf("%s: version is %d, must be 1", name, f.Version)
+	at := func(key string, err error) (Expectation, error) {
+		return Expectation{}, fmt.Errorf("%s: %w", d.At(key), err)
 	}
 	e := Expectation{}
-	if f.Extends != "" {
-		if e, err = BuiltIn(f.Extends); err != nil {
-			return Expectation{}, fmt.Errorf("%s:%d: extends: %w", name, lineOf(data, f.Extends), err)
+	if f.Extends != nil {
+		if e, err = BuiltIn(*f.Extends); err != nil {
+			return at("extends", fmt.Errorf("extends: %w", err))
 		}
 	}
 	e.Name = name
 	for _, list := range []struct {
+		key  string
 		from []string
 		to   *[]Requirement
-	}{{f.Require.Closed, &e.Closed}, {f.Require.Open, &e.Open}} {
-		for _, s := range list.from {
+	}{{"closed", f.Require.Closed, &e.Closed}, {"open", f.Require.Open, &e.Open}} {
+		for i, s := range list.from {
 			req, err := parseRequirement(s)
 			if err != nil {
-				return Expectation{}, fmt.Errorf("%s:%d: %w", name, lineOf(data, s), err)
+				return at(fmt.Sprintf("require.%s[%d]", list.key, i), err)
 			}
 			*list.to = append(*list.to, req)
 		}
 	}
-	for _, id := range f.Require.Proof {
+	for i, id := range f.Require.Proof {
 		if !slices.Contains(proofs, id) {
-			return Expectation{}, fmt.Errorf("%s:%d: %w", name, lineOf(data, id), &UnknownIDError{id, proofs})
+			return at(fmt.Sprintf("require.proof[%d]", i), &UnknownIDError{id, proofs})
 		}
 		if !slices.Contains(e.Proof, id) {
 			e.Proof = append(e.Proof, id)
 		}
 	}
-	for _, x := range f.Except {
+	for i, x := range f.Except {
 		if err := e.except(x); err != nil {
-			return Expectation{}, fmt.Errorf("%s:%d: %w", name, lineOf(data, x.ID), err)
+			return at(fmt.Sprintf("except[%d].id", i), err)
 		}
 	}
 	if len(e.Closed)+len(e.Open)+len(e.Proof) == 0 {
-		return Expectation{}, fmt.Errorf("%s: it requires nothing", name)
+		return at("require", errors.New("it requires nothing"))
 	}
 	return e, nil
 }
@@ -250,30 +248,4 @@ func glob(pattern, s string) bool {
 		s = rest
 	}
 	return strings.HasSuffix(s, last)
-}
-
-// lineOf is the line on which a quoted word of a TOML file stands.
-func lineOf(data []byte, word string) int {
-	for i, line := range strings.Split(string(data), "\n") {
-		line, _, _ = strings.Cut(line, "#")
-		if strings.Contains(line, `"`+word+`"`) || strings.Contains(line, `'`+word+`'`) {
-			return i + 1
-		}
-	}
-	return 1
-}
-
-func tomlError(name string, err error) error {
-	var strict *toml.StrictMissingError
-	if errors.As(err, &strict) && len(strict.Errors) > 0 {
-		first := strict.Errors[0]
-		row, _ := first.Position()
-		return fmt.Errorf("%s:%d: unknown key %q", name, row, strings.Join(first.Key(), "."))
-	}
-	var bad *toml.DecodeError
-	if errors.As(err, &bad) {
-		row, _ := bad.Position()
-		return fmt.Errorf("%s:%d: %s", name, row, strings.TrimPrefix(bad.Error(), "toml: "))
-	}
-	return fmt.Errorf("%s: %w", name, err)
 }

@@ -97,12 +97,12 @@ why = "no mount namespaces here"
 func TestParseExpectation_Refuses(t *testing.T) {
 	const head = "version = 1\n"
 	for _, tc := range []struct{ in, want string }{
-		{"", "x.toml: version is 0, must be 1"},
-		{"version = 2\n", "x.toml: version is 2, must be 1"},
-		{head, "x.toml: it requires nothing"},
-		{head + "[require]\nclosed = []\n", "x.toml: it requires nothing"},
-		{head + "[require]\nclose = [\"net.bind\"]\n", `x.toml:3: unknown key "require.close"`},
-		{head + "extend = \"strict\"\n", `x.toml:2: unknown key "extend"`},
+		{"", "x.toml:1: version is missing"},
+		{"version = 2\n", "x.toml:1: version 2 is not known here"},
+		{head, "x.toml:1: it requires nothing"},
+		{head + "[require]\nclosed = []\n", "x.toml:2: it requires nothing"},
+		{head + "[require]\nclose = [\"net.bind\"]\n", `x.toml:3: key "close" is not known (closed, open, proof)`},
+		{head + "extend = \"strict\"\n", `x.toml:2: key "extend" is not known (version, extends, require, except)`},
 		{head + "extends = \"strickt\"\n", `x.toml:2: extends: no expectation "strickt"`},
 		{head + "[require]\nclosed = [\n \"net.bind\",\n \"net.bnd\"]\n", `x.toml:5: no check has the id "net.bnd"`},
 		{head + "[require]\nclosed = [\"net.bind | net.bnd\"]\n", `x.toml:3: no check has the id "net.bnd"`},
@@ -111,6 +111,9 @@ func TestParseExpectation_Refuses(t *testing.T) {
 		{head + "[require]\nproof = [\"ctl.user\"]\n", `x.toml:3: no check has the id "ctl.user"`},
 		{head + "[require]\nclosed = \"net.bind\"\n", "x.toml:3: "},
 		{head + "[require\n", "x.toml:2: "},
+		{head + "extends = \"\"\n", `x.toml:2: extends: no expectation ""`},
+		{head + "[require]\nClosed = [\"net.bind\"]\nclosed = []\n", `x.toml:3: key "Closed" is not known (closed, open, proof)`},
+		{head + "[require]\n# \"net.bnd\"\nopen = [ # \"net.bnd\"\n\"net.bnd\"]\n", `x.toml:5: no check has the id "net.bnd"`},
 		{head + "extends = \"strict\"\n[[except]]\nid = \"net.bind\"\n", `x.toml:4: except "net.bind": say why`},
 		{head + "extends = \"strict\"\n[[except]]\nid = \"work.tmux\"\nwhy = \"x\"\n", `x.toml:4: except: nothing requires "work.tmux"`},
 		{head + "extends = \"strict\"\n[[except]]\nid = \"work.tmux[x]\"\nwhy = \"x\"\n", `x.toml:4: except: nothing requires "work.tmux[x]"`},
