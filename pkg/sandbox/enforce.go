@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/landlock-lsm/go-landlock/landlock"
@@ -29,6 +31,10 @@ func Enforce(rs Ruleset) error {
 	// An inherited descriptor is checked by nobody: a folder or a socket of
 	// the caller's would beat every rule below.
 	if err := closeDescriptors(rs.Node.Stdio); err != nil {
+		return err
+	}
+
+	if err := leaveTerminal(rs.Node.Stdio); err != nil {
 		return err
 	}
 
@@ -135,6 +141,35 @@ func closeDescriptors(keep []Descriptor) error {
 		if _, err := unix.FcntlInt(uintptr(d.FD), unix.F_SETFD, 0); err != nil {
 			return fmt.Errorf("keeping descriptor %d: %w", d.FD, err)
 		}
+	}
+	return nil
+}
+
+// leaveTerminal gives up a controlling terminal that no standard descriptor
+// is: through /dev/tty the command could read what is typed there. A new
+// session would do it too, and take the command out of its process group.
+func leaveTerminal(stdio []Descriptor) error {
+	if slices.ContainsFunc(stdio, func(d Descriptor) bool { return d.TTY }) {
+		return nil
+	}
+	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == unix.ENXIO || err == unix.ENOENT {
+		return nil // none, or no way to it
+	}
+	if err != nil {
+		return &os.PathError{Op: "looking for a controlling terminal", Path: "/dev/tty", Err: err}
+	}
+	defer unix.Close(fd)
+	// A session's leader takes the terminal from the whole session, which is
+	// told so by SIGHUP: the leader too.
+	signal.Ignore(unix.SIGHUP)
+	defer signal.Reset(unix.SIGHUP)
+	if err := unix.IoctlSetInt(fd, unix.TIOCNOTTY, 0); err != nil {
+		return os.NewSyscallError("ioctl(TIOCNOTTY)", err)
+	}
+	if again, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err != unix.ENXIO {
+		unix.Close(again)
+		return fmt.Errorf("the controlling terminal is still there (%v)", err)
 	}
 	return nil
 }

@@ -470,13 +470,12 @@ var rows = []row{
 		TIOCSTI  EPERM | - | - | - | EPERM | - | EPERM ; the kernel's own answer: it is not the command's own terminal
 		changes  shown | - | - | - | shown | - | shown`},
 	{name: "controlling", what: "the terminal that the harness was started from, with no standard descriptor on it", with: []string{"controlling"}, text: `
-		!open     OK | EACCES | OK | OK
-		!write    OK | - | OK | OK
-		+ask-key  OK | - | OK | OK
-		!read     OK the key | - | OK the key | OK the key
-		TIOCSTI   OK/EIO | - | EPERM | EPERM
-		changes   shown, typed | - | shown | shown`,
-		why: "/dev/tty is granted: start fence without a controlling terminal (setsid), as batch jobs are"},
+		!open     OK | EACCES | ENXIO | ENXIO
+		!write    OK | - | - | -
+		+ask-key  OK | - | - | -
+		!read     OK the key | - | - | -
+		TIOCSTI   OK/EIO | - | - | -
+		changes   shown, typed | - | - | -`},
 	{name: "log-file", what: "standard error is a file in a hidden folder, as a batch job's log is", with: []string{"log"}, text: `
 		!reopen-read   OK nothing | EACCES | OK nothing | EACCES
 		+reopen-write  OK | EACCES | OK | OK
