@@ -14,7 +14,7 @@ import (
 	urfave "github.com/urfave/cli/v2"
 
 	"fence/pkg/cli"
-	"fence/pkg/host"
+	"fence/pkg/nodecheck"
 	"fence/pkg/policy"
 	"fence/pkg/sandbox"
 	"fence/policies"
@@ -226,9 +226,9 @@ func printEnv(c *urfave.Context) error {
 
 // Check is what fence check prints with --json.
 type Check struct {
-	Schema   string    `json:"schema"`
-	Node     host.Host `json:"node"`
-	Policies []CanRun  `json:"policies"`
+	Schema   string         `json:"schema"`
+	Node     nodecheck.Node `json:"node"`
+	Policies []CanRun       `json:"policies"`
 }
 
 // CanRun says whether a built-in policy can be enforced on this node.
@@ -242,8 +242,8 @@ type CanRun struct {
 
 // offered are the namespaces that a launch would have here: fence check and
 // explain try them in a child and stay where they are.
-func offered(h host.Host, network policy.NetworkMode) sandbox.Namespaces {
-	tried := func(t host.Tried) error {
+func offered(h nodecheck.Node, network policy.NetworkMode) sandbox.Namespaces {
+	tried := func(t nodecheck.Tried) error {
 		if t.OK {
 			return nil
 		}
@@ -258,7 +258,7 @@ func offered(h host.Host, network policy.NetworkMode) sandbox.Namespaces {
 }
 
 func check(c *urfave.Context) error {
-	out := Check{Schema: "fence.check/v1", Node: host.Detect()}
+	out := Check{Schema: "fence.check/v1", Node: nodecheck.Detect()}
 	for _, name := range policies.Names() {
 		p, err := options{policy: name}.load()
 		if err != nil {
@@ -324,7 +324,7 @@ func explain(c *urfave.Context) error {
 	if err != nil {
 		return err
 	}
-	ns := offered(host.Detect(), p.Network.Mode)
+	ns := offered(nodecheck.Detect(), p.Network.Mode)
 	if o.form == "bare" {
 		ns = sandbox.Namespaces{User: sandbox.ErrNotTried, Mount: sandbox.ErrNotTried, Net: sandbox.ErrNotTried, IPC: sandbox.ErrNotTried}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
-	"fence/pkg/host"
+	"fence/pkg/nodecheck"
 )
 
 func TestMain(m *testing.M) {
@@ -57,7 +57,7 @@ func condition(name string) (bool, error) {
 	if name != "namespace" {
 		return false, errors.New("there is only [namespace]")
 	}
-	h := host.Detect()
+	h := nodecheck.Detect()
 	if !h.UserNS.OK || !h.MountNS.OK || h.Landlock.FS == 0 {
 		if os.Getenv("TEST_REQUIRED") == "1" {
 			return false, errors.New("TEST_REQUIRED=1, and this node has no namespaces or no Landlock")

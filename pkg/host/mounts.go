@@ -1,3 +1,7 @@
+// Package host says what this node is: what its kernel's Landlock enforces, what
+// is mounted, whether it is a container. A protection counts as there because
+// it was tried, never because a version number promises it; trying changes
+// nothing and leaves nothing behind.
 package host
 
 import (
@@ -26,12 +30,11 @@ type Mount struct {
 // Mounts lists what is mounted in this process's mount namespace, in the order
 // in which it was mounted. Where two have one path, the later is seen.
 func Mounts() ([]Mount, error) {
-	f, err := os.Open("/proc/self/mountinfo")
+	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	return ParseMounts(f)
+	return ParseMounts(strings.NewReader(string(data)))
 }
 
 // ParseMounts reads the format of /proc/self/mountinfo. A line that it does
@@ -43,7 +46,7 @@ func ParseMounts(r io.Reader) ([]Mount, error) {
 	}
 	var ms []Mount
 	for line := range strings.Lines(string(data)) {
-		m, ok := parseMount(strings.TrimSuffix(line, "\n"))
+		m, ok := parseMount(line)
 		if !ok {
 			return nil, fmt.Errorf("mountinfo line %d is not understood: %q", len(ms)+1, line)
 		}
@@ -52,9 +55,9 @@ func ParseMounts(r io.Reader) ([]Mount, error) {
 	return ms, nil
 }
 
+// parseMount reads ID PARENT DEV ROOT PATH OPTS [TAG...] - FSTYPE SOURCE SUPER.
 func parseMount(line string) (m Mount, ok bool) {
-	// ID PARENT DEV ROOT PATH OPTS [TAG...] - FSTYPE SOURCE SUPER
-	f := strings.Split(line, " ")
+	f := strings.Split(strings.TrimSuffix(line, "\n"), " ")
 	dash := slices.Index(f, "-")
 	if dash < 6 || len(f) < dash+3 {
 		return Mount{}, false
@@ -67,43 +70,31 @@ func parseMount(line string) (m Mount, ok bool) {
 	if len(f) > dash+3 { // an empty source shifts nothing, but may end the line
 		m.Super = unescape(strings.Join(f[dash+3:], " "))
 	}
-	has := func(opts string) bool { return slices.Contains(strings.Split(opts, ","), "ro") }
-	m.ReadOnly = has(m.Opts) || has(m.Super)
+	m.ReadOnly = slices.Contains(strings.Split(m.Opts+","+m.Super, ","), "ro")
 	return m, err1 == nil && err2 == nil && strings.HasPrefix(m.Path, "/") && m.FSType != ""
 }
 
 // unescape undoes what the kernel does to blanks and backslashes: \ooo.
 func unescape(s string) string {
-	if strings.IndexByte(s, '\\') < 0 {
+	before, rest, found := strings.Cut(s, `\`)
+	if !found {
 		return s
 	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
+	if n, err := strconv.ParseUint(rest[:min(3, len(rest))], 8, 8); err == nil && len(rest) >= 3 {
+		return before + string([]byte{byte(n)}) + unescape(rest[3:])
 	}
-	return b.String()
+	return before + `\` + unescape(rest)
 }
 
 // networkTypes are filesystems whose files lie on other machines, or are
 // shared with them. autofs mounts one of them when it is looked into.
-var networkTypes = []string{
-	"9p", "acfs", "afs", "auristorfs", "autofs", "beegfs", "beegfs_nodev", "bwfs", "ceph", "cifs", "coda", "cvfs", "cvmfs", "dvs",
+var networkTypes = []string{"9p", "acfs", "afs", "auristorfs", "autofs", "beegfs", "beegfs_nodev", "bwfs", "ceph", "cifs", "coda", "cvfs", "cvmfs", "dvs",
 	"gfs", "gfs2", "glusterfs", "gpfs", "lustre", "mmfs", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2",
-	"smb3", "smbfs", "snfs", "vboxsf", "virtiofs", "vmhgfs", "wekafs",
-}
+	"smb3", "smbfs", "snfs", "vboxsf", "virtiofs", "vmhgfs", "wekafs"}
 
 // localFuse are FUSE filesystems that show what is on this node: the parts of
 // a container's root, and the system's own.
-var localFuse = []string{
-	"squashfuse", "squashfuse_ll", "fuse-overlayfs", "fuse2fs", "snapfuse", "lxcfs", "portal", "erofsfuse", "gocryptfs",
-}
+var localFuse = []string{"squashfuse", "squashfuse_ll", "fuse-overlayfs", "fuse2fs", "snapfuse", "lxcfs", "portal", "erofsfuse", "gocryptfs"}
 
 // IsNetworkFS reports whether files of this type lie on, or are shared with,
 // other machines. A FUSE filesystem counts as one unless it is known to be

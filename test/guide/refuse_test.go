@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"fence/pkg/host"
+	"fence/pkg/nodecheck"
 )
 
 // typeThis is the line of a refusal that is to be typed.
@@ -121,7 +121,7 @@ func TestRefused_NoUserNamespaces(t *testing.T) {
 	if r := p.on(none, `fence check`); r.code != 1 || !strings.Contains(r.stdout, "user ns         no: ") {
 		t.Errorf("fence check: exit code %d\n%s", r.code, r.stdout)
 	}
-	if h := host.Detect(); h.UserNS.OK && h.Landlock.FS != 0 {
+	if h := nodecheck.Detect(); h.UserNS.OK && h.Landlock.FS != 0 {
 		if r := p.sh(`fence check`); r.code != 0 {
 			t.Errorf("fence check on this node: exit code %d\n%s", r.code, r.stdout)
 		}

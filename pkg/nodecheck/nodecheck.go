@@ -1,32 +1,32 @@
-// Package host says what this node's kernel can enforce. It is asked once, and
-// what it found is plain data that is passed on; nothing below looks again.
+// Package nodecheck says what a node can enforce, and why not the rest: for
+// people, before anything runs. What the fence applies it finds out by itself.
 //
 // A protection counts as there because it was tried, never because a version
 // number promises it. Trying changes nothing and leaves nothing behind.
-package host
+package nodecheck
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"fence/pkg/host"
 )
 
-// Host is all of it. The zero Host can enforce nothing.
-type Host struct {
+// Node is what was found. The zero Node can enforce nothing.
+type Node struct {
 	Kernel     string            `json:"kernel"` // uname -r
 	Arch       string            `json:"arch"`   // uname -m
 	UID        int               `json:"uid"`
 	GID        int               `json:"gid"`
 	UIDMap     string            `json:"uid_map"`   // /proc/self/uid_map, lines joined by ", "
-	Container  string            `json:"container"` // as Container says
-	Landlock   Landlock          `json:"landlock"`
+	Container  string            `json:"container"` // as host.Container says
+	Landlock   host.Landlock     `json:"landlock"`
 	Rights     map[string]bool   `json:"landlock_rights"` // every right there is by ABI 11: taken or not
 	Seccomp    Seccomp           `json:"seccomp"`
 	UserNS     Tried             `json:"user_ns"`
@@ -51,6 +51,34 @@ type Seccomp struct {
 	Actions   []string `json:"actions"`
 }
 
+// rightNames are Landlock's rights by kind and bit, see host.Rights.
+var rightNames = [...][]string{
+	{"execute", "write_file", "read_file", "read_dir", "remove_dir", "remove_file", "make_char", "make_dir", "make_reg", "make_sock",
+		"make_fifo", "make_block", "make_sym", "refer", "truncate", "ioctl_dev", "resolve_unix"},
+	{"bind_tcp", "connect_tcp", "bind_udp", "connect_udp"},
+	{"scope_abstract_unix", "scope_signal"},
+}
+
+// right is one of them, and the ABI that brought it.
+type right struct {
+	name      string
+	abi, kind int
+	bit       uint64
+}
+
+// rights goes through all that there are, by ABI.
+func rights(yield func(right) bool) {
+	for abi, brought := range host.Brought {
+		for kind, bits := range brought {
+			for i, name := range rightNames[kind] {
+				if bit := uint64(1) << i; bits&bit != 0 && !yield(right{name, abi, kind, bit}) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // sysctls that decide what a fence can do, or explain what it cannot.
 var sysctls = []string{
 	"user.max_user_namespaces", "user.max_mnt_namespaces", "user.max_net_namespaces", "user.max_ipc_namespaces", "user.max_pid_namespaces",
@@ -59,17 +87,18 @@ var sysctls = []string{
 }
 
 // Detect looks at everything. It takes some milliseconds, for the namespaces.
-func Detect() Host {
-	container, _ := Container()
-	h := Host{UID: os.Getuid(), GID: os.Getgid(), Container: container, Landlock: DetectLandlock(), Rights: map[string]bool{},
+func Detect() Node {
+	container, _ := host.Container()
+	h := Node{UID: os.Getuid(), GID: os.Getgid(), Container: container, Landlock: host.DetectLandlock(), Rights: map[string]bool{},
 		Seccomp: detectSeccomp(), Sysctls: map[string]string{}, Yama: -1, LSMs: modules()}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		h.Kernel, h.Arch = unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Machine[:])
 	}
 	h.UIDMap = strings.Join(lines("/proc/self/uid_map"), ", ")
-	for _, k := range known {
-		h.Rights[k.name] = h.Landlock.Has(k.name)
+	have := host.Rights{h.Landlock.FS, h.Landlock.Net, h.Landlock.Scoped}
+	for r := range rights {
+		h.Rights[r.name] = have[r.kind]&r.bit != 0
 	}
 	for _, name := range sysctls {
 		if v := lines("/proc/sys/" + strings.ReplaceAll(name, ".", "/")); len(v) == 1 {
@@ -169,112 +198,25 @@ func modules() []string {
 	return names
 }
 
-func (h *Host) modules() string { return orUnknown(strings.Join(h.LSMs, ", ")) }
-
-// Container names the runtime whose container this is: "apptainer", "docker",
-// "podman", "charliecloud", "kubernetes", or what another calls itself; "" on a
-// bare node, and on a virtual machine made from an image.
-//
-// One sign is enough: a script of the image can unset a variable, and an image
-// can lack a file. The signs of Apptainer come first and cost next to nothing.
-//
-// An error means that it cannot be told: what is taken for a container where
-// it is a node hides less, and the other way round too.
-var Container = sync.OnceValues(func() (string, error) {
-	var failed error
-	note := func(p string, err error) bool {
-		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.EACCES) {
-			failed = fmt.Errorf("telling whether this is a container: %s: %w", p, err)
-		}
-		return err == nil
-	}
-	exists := func(p string) bool { return note(p, unix.Access(p, unix.F_OK)) }
-	root := func() Mount {
-		m, err := rootMount()
-		note("mounts", err)
-		return m
-	}
-	const says = "/run/systemd/container"
-	declared, err := os.ReadFile(says)
-	note(says, err)
-	name := container(os.Getenv, exists, root, strings.TrimSpace(string(declared)))
-	if failed != nil {
-		return "", failed
-	}
-	return name, nil
-})
-
-// rootMount is the mount seen at /, found without parsing the others.
-func rootMount() (root Mount, err error) {
-	data, err := os.ReadFile("/proc/self/mountinfo")
-	for line := range strings.Lines(string(data)) {
-		if strings.Contains(line, " / ") {
-			if m, ok := parseMount(strings.TrimSuffix(line, "\n")); ok && m.Path == "/" {
-				root = m
-			}
-		}
-	}
-	return root, err
-}
-
-// container is Container for any node.
-func container(getenv func(string) string, exists func(string) bool, rootMount func() Mount, declared string) string {
-	for _, v := range []string{"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "APPTAINER_NAME", "SINGULARITY_NAME"} {
-		if getenv(v) != "" {
-			return "apptainer"
-		}
-	}
-	if exists("/.singularity.d") {
-		return "apptainer"
-	}
-	if getenv("CH_RUNNING") != "" || exists("/ch/metadata.json") {
-		return "charliecloud"
-	}
-	root := rootMount()
-	layers := root.FSType + " " + root.Super // not Source: a node may boot from a server's folder of any name
-	for _, r := range []struct{ name, sign string }{{"apptainer", "apptainer"}, {"apptainer", "singularity"}, {"apptainer", "squashfuse"},
-		{"docker", "docker"}, {"podman", "/containers/storage"}, {"docker", "containerd"}} {
-		if strings.Contains(layers, r.sign) {
-			return r.name
-		}
-	}
-	// A whole disk at / is a machine of its own, whatever its files once were.
-	if root.Root == "/" && strings.HasPrefix(root.Source, "/dev/") && !strings.HasPrefix(root.Source, "/dev/loop") && !strings.Contains(root.Source, "docker") {
-		return ""
-	}
-	switch {
-	case exists("/.dockerenv"):
-		return "docker"
-	case exists("/run/.containerenv"):
-		return "podman"
-	case getenv("KUBERNETES_SERVICE_HOST") != "" || exists("/run/secrets/kubernetes.io"):
-		return "kubernetes"
-	}
-	for _, name := range []string{declared, getenv("container")} { // systemd's convention
-		if name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_") == "" {
-			return name
-		}
-	}
-	return ""
-}
+func (h *Node) modules() string { return orUnknown(strings.Join(h.LSMs, ", ")) }
 
 // String is the answer for a person, a line for each thing.
-func (h Host) String() string {
+func (h Node) String() string {
 	var b strings.Builder
 	row := func(name, format string, a ...any) { fmt.Fprintf(&b, "%-15s %s\n", name, fmt.Sprintf(format, a...)) }
 	row("kernel", "%s %s, uid %d", h.Kernel, h.Arch, h.UID)
 	row("container", "%s", orNone(h.Container))
 	if l := h.Landlock; l.FS == 0 {
-		row("landlock", "no: %s", l.why())
+		row("landlock", "no: %s", whyNoLandlock(l.Err))
 	} else {
 		row("landlock", "yes, ABI %d, errata %#x", l.ABI, l.Errata)
-		for _, k := range known {
+		for r := range rights {
 			switch {
-			case h.Rights[k.name]:
-			case k.abi <= l.ABI:
-				row("", "without %s, although ABI %d has it", k.name, l.ABI)
+			case h.Rights[r.name]:
+			case r.abi <= l.ABI:
+				row("", "without %s, although ABI %d has it", r.name, l.ABI)
 			default:
-				row("", "without %s (ABI %d)", k.name, k.abi)
+				row("", "without %s (ABI %d)", r.name, r.abi)
 			}
 		}
 	}
@@ -300,9 +242,9 @@ func (h Host) String() string {
 	return b.String()
 }
 
-// why says what to ask for where there is no Landlock.
-func (l Landlock) why() string {
-	switch l.Err {
+// whyNoLandlock says what to ask for where there is no Landlock.
+func whyNoLandlock(errno string) string {
+	switch errno {
 	case "ENOSYS":
 		return "ENOSYS, this kernel was built without Landlock (it needs 5.13)"
 	case "EOPNOTSUPP":
@@ -310,7 +252,7 @@ func (l Landlock) why() string {
 	case "EPERM":
 		return "EPERM, a seccomp filter around this process refuses it"
 	}
-	return orUnknown(l.Err)
+	return orUnknown(errno)
 }
 
 func orNone(s string) string {

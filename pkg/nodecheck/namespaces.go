@@ -1,4 +1,4 @@
-package host
+package nodecheck
 
 import (
 	"errors"
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"fence/pkg/host"
 )
 
 // Tried is the outcome of one attempt.
@@ -73,13 +75,13 @@ func try(ns namespace) error {
 }
 
 // tried is try with an explanation.
-func (h *Host) tried(ns namespace) Tried {
+func (h *Node) tried(ns namespace) Tried {
 	err := try(ns)
-	return Tried{OK: err == nil, Errno: errnoName(err), Why: h.why(ns, errnoName(err))}
+	return Tried{OK: err == nil, Errno: host.ErrnoName(err), Why: h.why(ns, host.ErrnoName(err))}
 }
 
 // why says what stands behind the errno of an attempt to make a namespace.
-func (h *Host) why(ns namespace, errno string) string {
+func (h *Node) why(ns namespace, errno string) string {
 	const ask = "; ask the operators to allow it"
 	switch {
 	case errno == "":

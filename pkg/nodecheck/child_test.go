@@ -1,4 +1,4 @@
-package host
+package nodecheck
 
 import (
 	"encoding/json"
@@ -11,12 +11,14 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"fence/pkg/host"
 )
 
 // The test program starts itself as a child with a worse kernel: a node where
 // the operators, or a filter, have switched things off.
 func TestMain(m *testing.M) {
-	if how, ok := os.LookupEnv("HOST_TEST_CHILD"); ok {
+	if how, ok := os.LookupEnv("NODECHECK_TEST_CHILD"); ok {
 		os.Exit(child(how))
 	}
 	os.Exit(m.Run())
@@ -84,7 +86,7 @@ func need(t *testing.T, what string) {
 }
 
 // detectIn is Detect in a user namespace of its own, made worse by how.
-func detectIn(t *testing.T, how string) Host {
+func detectIn(t *testing.T, how string) Node {
 	t.Helper()
 	if err := try(userNS); err != nil {
 		need(t, "no user namespaces here: "+err.Error())
@@ -94,7 +96,7 @@ func detectIn(t *testing.T, how string) Host {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), "HOST_TEST_CHILD="+how)
+	cmd.Env = append(os.Environ(), "NODECHECK_TEST_CHILD="+how)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER,
@@ -105,7 +107,7 @@ func detectIn(t *testing.T, how string) Host {
 	if err != nil {
 		t.Fatalf("%s: %v", how, err)
 	}
-	var h Host
+	var h Node
 	if err := json.Unmarshal(out, &h); err != nil {
 		t.Fatalf("%s: %v\n%s", how, err, out)
 	}
@@ -150,7 +152,7 @@ func TestDetect_SwitchedOff(t *testing.T) {
 func TestDetect_Filtered(t *testing.T) {
 	for errno, want := range map[string]string{"ENOSYS": "ENOSYS", "EOPNOTSUPP": "EOPNOTSUPP", "EPERM": "EPERM"} {
 		h := detectIn(t, "filter:landlock="+errno)
-		if h.Landlock != (Landlock{Err: want}) || !h.NoNewPrivs || h.Rights["execute"] {
+		if h.Landlock != (host.Landlock{Err: want}) || !h.NoNewPrivs || h.Rights["execute"] {
 			t.Errorf("%s: %+v", errno, h.Landlock)
 		}
 	}
