@@ -156,6 +156,13 @@ func (r *resolver) hide() {
 			}
 		}
 	}
+	for _, h := range all {
+		for _, p := range n.again(h.Path) {
+			if !opened[p] {
+				all = append(all, Hidden{Path: p, Set: h.Set})
+			}
+		}
+	}
 	// A path below a hidden one is hidden with it.
 	slices.SortStableFunc(all, func(a, b Hidden) int { return cmp.Compare(a.Path, b.Path) })
 	for _, h := range all {

@@ -94,6 +94,30 @@ func (n Node) shared() []string {
 	return out
 }
 
+// again lists the other paths at which what lies at p is seen: mounts of the
+// same filesystem that show it, a part of it, or a folder it lies in.
+func (n Node) again(p string) []string {
+	var base host.Mount
+	for _, m := range n.Mounts {
+		if within(p, m.Path) && len(m.Path) >= len(base.Path) {
+			base = m
+		}
+	}
+	inside := path.Join(base.Root, strings.TrimPrefix(p, base.Path)) // its place in the filesystem
+	var out []string
+	for _, m := range n.Mounts {
+		switch {
+		case m.Dev != base.Dev || m.ID == base.ID || m.Path == "/" || within(m.Path, "/.fence") || withinAny(m.Path, tmpDirs):
+			// The tools may lie on shared storage, and so may a /tmp of our own.
+		case within(m.Root, inside):
+			out = append(out, m.Path)
+		case within(inside, m.Root):
+			out = append(out, path.Join(m.Path, strings.TrimPrefix(inside, m.Root)))
+		}
+	}
+	return out
+}
+
 // top is the mount seen at p, if p is a mount point.
 func (n Node) top(p string) (top host.Mount, ok bool) {
 	for _, m := range n.Mounts {

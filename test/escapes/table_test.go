@@ -528,7 +528,6 @@ var otherwise = []struct{ name, what, where, result string }{
 // alsoRemains is what the other tests find open.
 var alsoRemains = []struct{ what, where string }{
 	{"a hidden folder below a folder that the command may rename can be moved along with it in the namespace form; the next fence that is told the old name hides nothing", "TestHiddenFolderMovedAway"},
-	{"on a bare node, in the namespace form, a hidden folder that is seen at a second path (a bind mount below /usr, /var, /opt and the like) can be read there; in the bare form fence does not start", "TestHiddenAtSecondPath"},
 	{"in the bare form a filesystem that is mounted while the command runs, in a folder that it may read, can be read", "TestMountedLater"},
 	{"on a bare node a launcher that lies where the command may write can be replaced; in a container /.fence cannot", "TestLauncherOnTheNode"},
 	{"a program that an image's own environment script calls runs before the next command's fence, and a command can replace it in a writable root: several commands on one root are a session", "TestImageScriptRunsPrograms"},
