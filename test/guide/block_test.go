@@ -42,6 +42,7 @@ func TestBlock_Script(t *testing.T) {
 
 // In a batch job. The job's folder and log lie on the shared storage.
 func TestBlock_BatchJob(t *testing.T) {
+	t.Parallel() // most of it is sbatch asking now and then whether the job has ended
 	bed.Require(t, "slurm")
 	p := newPlace(t)
 	p.block(func() map[string]int {
