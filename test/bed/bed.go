@@ -38,9 +38,9 @@ const (
 	Checkout       = Project + "/checkout"                 // the ordinary user's, for a checkout on shared storage
 )
 
-// Dir is the folder that test/bed/up fills: $FENCE_BED, or /var/cache/fence-bed.
+// Dir is the folder that test/bed/up fills: $BED_DIR, or /var/cache/fence-bed.
 func Dir() string {
-	if dir := os.Getenv("FENCE_BED"); dir != "" {
+	if dir := os.Getenv("BED_DIR"); dir != "" {
 		return dir
 	}
 	return "/var/cache/fence-bed"

@@ -191,7 +191,7 @@ func (r *recorder) Fatalf(format string, args ...any) { r.failed = fmt.Sprintf(f
 func (r *recorder) Context() context.Context          { return context.Background() }
 
 func TestRequire(t *testing.T) {
-	t.Setenv("FENCE_BED", t.TempDir())
+	t.Setenv("BED_DIR", t.TempDir())
 	t.Setenv("TEST_REQUIRED", "")
 	r := &recorder{}
 	Require(r, "images")

@@ -14,14 +14,14 @@ import (
 var built sync.Map // name -> func() (string, error), each called once
 
 // Bin is the path of one of the module's programs (fence, probe, ...), which every user can run.
-// It is built once per test process, just as `make build` does, unless $FENCE_BIN names a folder
+// It is built once per test process, just as `make build` does, unless $BED_BIN names a folder
 // that has it.
 func Bin(t testing.TB, name string) string {
 	t.Helper()
-	if dir := os.Getenv("FENCE_BIN"); dir != "" {
+	if dir := os.Getenv("BED_BIN"); dir != "" {
 		path := filepath.Join(dir, name)
 		if _, err := os.Stat(path); err != nil {
-			t.Fatalf("FENCE_BIN is set: %v", err)
+			t.Fatalf("BED_BIN is set: %v", err)
 		}
 		return path
 	}

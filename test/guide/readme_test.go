@@ -87,7 +87,7 @@ func TestDemo(t *testing.T) {
 		bed.Missing(t, "root: as root the demo brings up the test bed")
 	}
 	cmd := exec.CommandContext(t.Context(), "../demo")
-	cmd.Env = append(os.Environ(), "OUT="+p.path("demo"), "FENCE_BIN="+p.path("bin"))
+	cmd.Env = append(os.Environ(), "OUT="+p.path("demo"), "BED_BIN="+p.path("bin"))
 	r := p.run(cmd)
 	if r.code != 0 {
 		t.Fatalf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
@@ -140,13 +140,13 @@ func TestDemo_OrdinaryUser(t *testing.T) {
 		{"no image", "", nil, []int{0}, []string{"ok Shared project filesystem visible visible not mounted", "answer: yes"}, "-- sh"},
 		{"an image that is none", "IMAGE=/etc/passwd", nil, []int{3}, []string{"demo: probe does not run in /etc/passwd: "}, "answer:"},
 		{"no such image", "IMAGE=nosuch.sif", nil, []int{3}, []string{"demo: IMAGE=nosuch.sif is not there"}, "answer:"},
-		{"no apptainer", "PATH=/usr/bin:/bin FENCE_BED=/nonexistent", nil, []int{0},
+		{"no apptainer", "PATH=/usr/bin:/bin BED_DIR=/nonexistent", nil, []int{0},
 			[]string{"ok Shared project filesystem visible masked", "== What this cannot show There is no apptainer in PATH.", "answer: yes"}, "apptainer exec"},
 		{"no user namespaces", "", []string{"max_user_namespaces=0"}, []int{125}, []string{"== The command was not run", "hint: or take the risk by name"}, "answer:"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := place{t, p.dir}
-			r := p.ends(p.on(tc.limits, "env FENCE_BIN=$PWD/bin OUT=$PWD/out "+tc.env+" bash bin/demo"), tc.codes...)
+			r := p.ends(p.on(tc.limits, "env BED_BIN=$PWD/bin OUT=$PWD/out "+tc.env+" bash bin/demo"), tc.codes...)
 			words := strings.Join(strings.Fields(r.stdout+r.stderr), " ")
 			for _, want := range tc.says {
 				if !strings.Contains(words, want) {

@@ -129,7 +129,7 @@ func load(suite, arch string) (Kernel, error) {
 	if _, ok := machines[arch]; !ok {
 		return Kernel{}, fmt.Errorf("no such architecture: %q", arch)
 	}
-	bed := os.Getenv("FENCE_BED")
+	bed := os.Getenv("BED_DIR")
 	if bed == "" {
 		bed = "/var/cache/fence-bed"
 	}
@@ -295,10 +295,10 @@ func tail(s string, n int) string {
 	return s
 }
 
-// accelerator is software emulation unless FENCE_KVM=1: a /dev/kvm that opens says little about whether a guest boots with it,
+// accelerator is software emulation unless KERNELS_KVM=1: a /dev/kvm that opens says little about whether a guest boots with it,
 // and what these tests need is the same result everywhere.
 func accelerator() string {
-	if os.Getenv("FENCE_KVM") == "1" {
+	if os.Getenv("KERNELS_KVM") == "1" {
 		return "kvm"
 	}
 	return "tcg"
