@@ -26,6 +26,8 @@ func (v views) gone(k Key) bool {
 		return v.after.listed(k.ID) // the environment is listed whole
 	case k.ID == "ipc.unix" && v.walked(k.Target), k.ID == "ipc.abstract" && v.ownNetwork():
 		return true
+	case k.ID == "ipc.abstract" && v.after.count(k.ID) < maxAbstract:
+		return v.after.listed(k.ID) // the kernel names all of a network namespace
 	}
 	for _, f := range v.after.rep.Checks {
 		if f.ID == k.ID && (f.Target == "" && (f.Outcome == Denied || f.Outcome == Absent) || f.Outcome == Absent && covers(f.Target, k.Target)) {
@@ -57,6 +59,17 @@ func (v *view) listed(id string) bool {
 		}
 	}
 	return n > 0
+}
+
+// count is the number of attempts of that id.
+func (v *view) count(id string) int {
+	n := 0
+	for _, f := range v.rep.Checks {
+		if f.ID == id {
+			n++
+		}
+	}
+	return n
 }
 
 // ownNetwork says whether the fenced command has a network namespace of its

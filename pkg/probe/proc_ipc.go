@@ -85,6 +85,9 @@ func ipcMqueue(s *site, _ string) Finding {
 	return f
 }
 
+// abstractList has the Unix sockets of this network namespace.
+const abstractList = "/proc/self/net/unix"
+
 // maxAbstract bounds the abstract sockets that are tried.
 const maxAbstract = 64
 
@@ -93,9 +96,9 @@ func abstractTargets(s *site) []string {
 	if s.Canary != nil && s.Canary.Abstract != "" {
 		out = append(out, "canary")
 	}
-	data, err := os.ReadFile("/proc/self/net/unix")
+	data, err := os.ReadFile(abstractList)
 	if err != nil {
-		return out
+		return append(out, abstractList) // which says that there may be more
 	}
 	names := abstractNames(string(data))
 	if s.Canary != nil {
@@ -124,6 +127,9 @@ func abstractNames(text string) []string {
 
 func ipcAbstract(s *site, target string) Finding {
 	name := target
+	if target == abstractList { // a name begins with @
+		return Finding{Outcome: Error, Evidence: "the kernel's list of them cannot be read"}
+	}
 	if target == "canary" {
 		name = "@" + s.Canary.Abstract
 	}
