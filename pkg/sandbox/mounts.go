@@ -20,6 +20,7 @@ const (
 	MountShow                          // an opened path again, inside one covered before
 	MountReadOnly                      // a tree made read-only where it is
 	MountPin                           // a path bound on itself, read-only: cannot be renamed either
+	MountHold                          // a folder bound on itself: cannot be renamed, with what is hidden in it
 )
 
 // MountOp is one step of the namespace form, in the order it is done.
@@ -34,7 +35,7 @@ type MountOp struct {
 }
 
 func (k MountKind) String() string {
-	return [...]string{"", "devices", "private", "masked", "masked", "shown", "read-only", "pinned"}[k]
+	return [...]string{"", "devices", "private", "masked", "masked", "shown", "read-only", "pinned", "held"}[k]
 }
 
 // MarshalText names the kind in JSON records.
@@ -114,7 +115,9 @@ func (op MountOp) apply(clone int) error {
 				return err
 			}
 		}
-		return pin(op.Path)
+		return pin(op.Path, unix.MOUNT_ATTR_RDONLY)
+	case MountHold:
+		return pin(op.Path, 0)
 	default:
 		return fmt.Errorf("BUG: mount step %d", op.Kind)
 	}
@@ -144,19 +147,21 @@ func setReadOnly(p string, flags uint) error {
 	return nil
 }
 
-// pin binds a path on itself, read-only. The path may be a symbolic link: it
+// pin binds a path on itself with the attributes. The path may be a symbolic link: it
 // is the link that must stay. A mount point can be neither renamed nor
 // removed (rename(2), EBUSY).
-func pin(p string) error {
+func pin(p string, attrs uint64) error {
 	const how = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_SYMLINK_NOFOLLOW
 	fd, err := unix.OpenTree(unix.AT_FDCWD, p, how|unix.AT_RECURSIVE)
 	if err != nil {
 		return &os.PathError{Op: "pinning", Path: p, Err: err}
 	}
 	defer unix.Close(fd)
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
-		return &os.PathError{Op: "pinning read-only", Path: p, Err: err}
+	if attrs != 0 {
+		attr := unix.MountAttr{Attr_set: attrs}
+		if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+			return &os.PathError{Op: "pinning read-only", Path: p, Err: err}
+		}
 	}
 	return moveMount(fd, p)
 }

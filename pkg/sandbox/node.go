@@ -34,6 +34,8 @@ type Node struct {
 	Stat, Lstat func(path string) File
 	ReadDir     func(path string) []string // names, nil if it cannot be listed
 	Glob        func(pattern string) []string
+	CanWrite    func(path string) bool // as far as permissions go
+	Exe         string                 // the launcher's own file
 	// Unsure lists what these could not tell until now: neither that something
 	// is there nor that nothing is. Nil where they always can.
 	Unsure func() []string
@@ -114,7 +116,11 @@ func Look(ns Namespaces, keep []int) (Node, error) {
 		Stat:       func(p string) File { return look(p, 0) },
 		Lstat:      func(p string) File { return look(p, unix.AT_SYMLINK_NOFOLLOW) },
 		Glob:       func(p string) []string { m, _ := filepath.Glob(p); return m },
+		CanWrite:   canWrite,
 		Unsure:     func() []string { return unsure },
+	}
+	if n.Exe, err = os.Executable(); err != nil {
+		return Node{}, fmt.Errorf("finding out where fence lies: %w", err)
 	}
 	n.ReadDir = func(p string) []string {
 		names, err := readDir(p)
@@ -179,6 +185,12 @@ func readDir(path string) ([]string, error) {
 	}
 	defer f.Close()
 	return f.Readdirnames(-1)
+}
+
+// canWrite is true unless the permissions, or a read-only mount, forbid it.
+func canWrite(path string) bool {
+	err := unix.Access(path, unix.W_OK)
+	return err != unix.EACCES && err != unix.EROFS && err != unix.ENOENT && err != unix.ENOTDIR
 }
 
 func describe(fd int) (Descriptor, error) {

@@ -230,6 +230,17 @@ func (r *resolver) mounts() {
 			ops = append(ops, MountOp{Kind: MountShow, Path: o.Path, ReadOnly: slices.Contains(over, o.Path), Dir: f.Dir})
 		}
 	}
+	// A folder that is moved away takes the mask along, and the next fence
+	// would find nothing to hide where the name was.
+	for _, op := range slices.Clone(ops) {
+		if op.Kind == MountMaskDir || op.Kind == MountMaskFile {
+			ops = append(ops, r.hold(op.Path, ops)...)
+		}
+	}
+	if n.Exe != "" && n.CanWrite(path.Dir(n.Exe)) && n.Stat(n.Exe).Exists && !r.goneAny(n.Exe, r.covered) && !withinAny(n.Exe, protected) {
+		ops = append(ops, r.hold(n.Exe, ops)...)
+		ops = append(ops, MountOp{Kind: MountPin, Path: n.Exe})
+	}
 	// What is shown inside a cover may have something hidden inside it again.
 	slices.SortStableFunc(ops, func(a, b MountOp) int { return cmp.Compare(a.Path, b.Path) })
 	for _, dir := range []string{"/proc", "/sys"} {
@@ -249,6 +260,19 @@ func (r *resolver) mounts() {
 		}
 	}
 	r.rs.Mounts = ops
+}
+
+// hold lists the folders that p lies in and the command could rename.
+func (r *resolver) hold(p string, have []MountOp) []MountOp {
+	var out []MountOp
+	for dir := path.Dir(p); dir != "/"; dir = path.Dir(dir) {
+		_, mounted := r.rs.Node.top(dir)
+		if mounted || !r.rs.Node.CanWrite(path.Dir(dir)) || slices.ContainsFunc(have, func(op MountOp) bool { return op.Path == dir }) {
+			continue
+		}
+		out = append(out, MountOp{Kind: MountHold, Path: dir, Dir: true})
+	}
+	return out
 }
 
 // mountsIn reports whether something is mounted on p or below: it may be
@@ -517,6 +541,9 @@ func (r *resolver) spread(p string, rights uint64) {
 	}
 	if rights&rightsChange != 0 {
 		not = slices.Concat(not, protected, []string{"/proc", "/sys"}, r.onlyRead())
+		if exe := r.rs.Node.Exe; exe != "" && r.rs.Node.CanWrite(path.Dir(exe)) {
+			not = append(not, exe)
+		}
 	}
 	not = append(not, "/dev")
 	r.except(p, rights, not, false)

@@ -212,7 +212,7 @@ func mounted(ops []MountOp) error {
 	}
 	for _, op := range ops {
 		flags := unix.AT_STATX_DONT_SYNC
-		if op.Kind == MountPin {
+		if op.Kind == MountPin || op.Kind == MountHold {
 			flags |= unix.AT_SYMLINK_NOFOLLOW
 		}
 		var st unix.Statx_t

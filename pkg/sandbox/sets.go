@@ -12,7 +12,7 @@ import (
 // protected are the places whose code runs before the fence the next time:
 // Apptainer's scripts, and the tools themselves. They are read-only and
 // cannot be renamed under every policy.
-var protected = []string{"/.fence", "/.singularity.d", "/environment", "/apptainer", "/singularity", "/.run", "/.exec", "/.shell", "/.test"}
+var protected = policy.Protected[:]
 
 var tmpDirs = []string{"/tmp", "/var/tmp", "/dev/shm"}
 
