@@ -129,6 +129,7 @@ func (t tree) on(n Node) Node {
 	n.Stat = func(p string) File { return t.look(p, true) }
 	n.Lstat = func(p string) File { return t.look(p, false) }
 	n.ReadDir, n.Glob = t.readDir, t.glob
+	n.CanWrite = func(p string) bool { f := t.look(p, true); return f.Exists && int(f.UID) == n.UID } // mode 0755
 	return n
 }
 
