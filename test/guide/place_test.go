@@ -172,23 +172,6 @@ func (p place) report(name string) probe.Report {
 // machine that happens, and is no finding.
 func late(r probe.Report) bool { return r.Summary[probe.Timeout] > 0 }
 
-// passing says whether a gate that could not tell was asked about nothing but
-// abstract sockets of other tests' processes, which come and go on this node:
-// where the network namespace is the node's, one that was there before and is
-// not there now proves nothing.
-func passing(gate result) bool {
-	n := 0
-	for line := range strings.Lines(gate.stdout) {
-		if strings.HasPrefix(line, "NO ") || strings.HasPrefix(line, "?? ") && !strings.HasPrefix(line, "?? must be shut: ipc.abstract[@") {
-			return false
-		}
-		if strings.HasPrefix(line, "?? ") {
-			n++
-		}
-	}
-	return gate.code == 3 && n > 0
-}
-
 // listener starts `probe listen` and returns when c.json is there.
 func (p place) listener() {
 	p.t.Helper()

@@ -55,10 +55,10 @@ func TestTable(t *testing.T) {
 				p.ends(p.on(tc.limits, tc.script+` <c.json >after.json 9>status.json`), 0, 3)
 				after = p.report("after.json")
 				gate = p.sh(`probe gate after.json --before before.json --expect strict`)
-				if !late(after) && !late(p.report("before.json")) && !passing(gate) {
+				if !late(after) && !late(p.report("before.json")) {
 					break
 				}
-				t.Log("other tests' sockets came and went, or a check got no answer in time: again")
+				t.Log("a check got no answer in time: again")
 			}
 			status := decoded[sandbox.Status](t, p.read("status.json"))
 			if status.Form != tc.form {
