@@ -64,6 +64,26 @@ func TestPages_Links(t *testing.T) {
 	}
 }
 
+// docs/README.md leads to every page and decision.
+func TestPages_Index(t *testing.T) {
+	data, err := os.ReadFile("../../docs/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pattern := range []string{"*.md", "decisions/*.md"} {
+		files, err := filepath.Glob("../../docs/" + pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("docs/%s: %v", pattern, err)
+		}
+		for _, f := range files {
+			name := strings.TrimPrefix(f, "../../docs/")
+			if name != "README.md" && !strings.Contains(string(data), "]("+name+")") {
+				t.Errorf("docs/README.md does not lead to docs/%s", name)
+			}
+		}
+	}
+}
+
 // table is the five rows and their heading, without what differs from machine
 // to machine.
 func table(text string) string {
