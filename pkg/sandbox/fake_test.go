@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -254,7 +255,7 @@ func dump(rs Ruleset, err error) string {
 	row("form %v", rs.Form)
 	row("handled fs %s net %#x scoped %#x", lettersOf(rs.Handled.FS), rs.Handled.Net, rs.Handled.Scoped)
 	for _, h := range rs.Hidden {
-		row("hidden %s %s by %s%s", h.Path, h.How, h.Set, map[bool]string{true: " dir"}[h.Dir])
+		row("hidden %s %s by %s%s", h.Path, h.How, cmp.Or(h.Set, "name"), map[bool]string{true: " dir"}[h.Dir])
 	}
 	for _, m := range rs.Mounts {
 		flags := ""
@@ -272,7 +273,7 @@ func dump(rs Ruleset, err error) string {
 		row("rule %s %s%s%s", lettersOf(p.Rights), p.Path, map[bool]string{true: " dir"}[p.Dir], map[bool]string{true: " listed"}[p.Listed])
 	}
 	row("filter %s net %v allow %v killall %v sysv %v", rs.Filter.Arch, rs.Filter.Net, rs.Filter.Allow, !rs.Filter.DenyKillAll, !rs.Filter.DenySysV)
-	row("env %s", strings.Join(rs.Env, " "))
+	row("env %q", rs.Env)
 	if len(rs.Dropped) > 0 {
 		row("dropped %s", strings.Join(rs.Dropped, " "))
 	}

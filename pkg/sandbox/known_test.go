@@ -1,0 +1,126 @@
+package sandbox
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/host"
+	"fence/pkg/policy"
+)
+
+// What Resolve gets wrong today. A case that is put right passes; make
+// it a case of TestResolve then. A case that is still wrong is skipped, with
+// what is wrong.
+func TestKnownBugs(t *testing.T) {
+	bare := func(n Node) Node { n.Namespaces = denied; return n }
+	accepted := accept("landlock-hide", "sockets", "host-tmp")
+	resolve := func(t *testing.T, p policy.Policy, n Node) Ruleset {
+		t.Helper()
+		rs, err := Resolve(p, n)
+		if err != nil {
+			t.Fatalf("refused: %v", err)
+		}
+		return rs
+	}
+	bug := func(t *testing.T, wrong bool, what string) {
+		t.Helper()
+		if wrong {
+			t.Skip("known bug: " + what)
+		}
+	}
+	hidden := func(rs Ruleset, p string) bool {
+		return slices.ContainsFunc(rs.Hidden, func(h Hidden) bool { return within(p, h.Path) })
+	}
+
+	t.Run("tmp-in-hidden-var", func(t *testing.T) {
+		rs := resolve(t, builtin(t, "strict", hide("/var"), accepted), bare(debianNode(t)))
+		bug(t, reach(rs, "/var/tmp") != 0, "the bare form grants @tmp's /var/tmp where /var is hidden, and the self-test looks at /var only")
+	})
+	t.Run("opened-tmp-has-sockets", func(t *testing.T) {
+		n := parseTree(bareDebian, "/tmp/tmux-1000/default").on(debianNode(t))
+		rs := resolve(t, builtin(t, "strict", open("read", "/tmp")), n)
+		bug(t, !hidden(rs, "/tmp/tmux-1000/default"), "sockets in /tmp are not hidden where /tmp is opened: the @sockets of /tmp are left out because it would be private")
+	})
+	t.Run("home-is-a-link", func(t *testing.T) {
+		n := parseTree(bareDebian, "/home/ada -> /srv/ada", "/srv/ada/.ssh/id").on(debianNode(t))
+		for _, form := range []Node{n, bare(n)} {
+			rs := resolve(t, builtin(t, "strict", accepted), form)
+			bug(t, reach(rs, "/srv/ada/.ssh/id") != 0, "a home that is a link below /home is hidden with /home, and what it leads to is not")
+		}
+	})
+	t.Run("account-unknown", func(t *testing.T) {
+		n := debianNode(t)
+		n.Home, n.Env, n.Mounts = "", nil, recorded(t, "nfsroot.txt") // no mount at /home
+		rs := resolve(t, builtin(t, "strict"), n)
+		bug(t, !hidden(rs, "/home/ada"), "where /etc/passwd lacks the account and HOME is not set, not even /home is hidden")
+	})
+	t.Run("tmp-is-a-link", func(t *testing.T) {
+		n := bare(envNode(t))
+		n.Mounts = slices.DeleteFunc(n.Mounts, func(m host.Mount) bool { return m.Path == "/var/tmp" }) // the image's own
+		n = parseTree(image, "/dev/shm/ 2001", "/var/tmp -> /.singularity.d").on(n)
+		for _, rule := range resolve(t, builtin(t, "strict"), n).Paths {
+			bug(t, rule.Path == "/var/tmp" && !rule.Listed && rule.Rights&anyChange != 0,
+				"a command that may change /var makes /var/tmp a link; in the bare form the rule for it follows links, into what is protected")
+		}
+	})
+	t.Run("opened-link-into-hidden", func(t *testing.T) {
+		n := bare(parseTree(bareDebian, "/srv/in -> /project/team").on(debianNode(t)))
+		for _, rule := range resolve(t, builtin(t, "strict", open("write", "/srv/in"), accepted), n).Paths {
+			bug(t, rule.Path == "/srv/in" && !rule.Listed,
+				"in the bare form an opened path that became a link opens the hidden folder it leads to, and the self-test looks only at what that lies in")
+		}
+	})
+	t.Run("hidden-link-bare", func(t *testing.T) {
+		n := parseTree(image, "/dev/shm/ 2001", "/data -> work").on(bare(envNode(t)))
+		rs := resolve(t, builtin(t, "strict", hide("/data"), accepted), n)
+		bug(t, reach(rs, "/work") != 0, "the bare form does not follow a hidden link; only the self-test notices, with no advice")
+	})
+	t.Run("workdir-opened-bare", func(t *testing.T) {
+		n := bare(debianNode(t))
+		p := builtin(t, "strict", open("write", "/home/ada"), accepted)
+		bug(t, resolve(t, p, n).Workdir != "/home/ada", "the bare form leaves a working folder that is opened inside a hidden one")
+		n.AskedDir = true
+		_, err := Resolve(p, n)
+		bug(t, err != nil, "the bare form refuses a --workdir that is opened, and says to open it")
+	})
+	t.Run("hide-in-dev", func(t *testing.T) {
+		for _, p := range []string{"/dev", "/dev/shm", "/dev/urandom"} {
+			_, err := Resolve(builtin(t, "strict", hide(p)), debianNode(t))
+			bug(t, err == nil, "hiding "+p+" ends in a failed self-test (125), not in a refusal with advice")
+		}
+	})
+	t.Run("hide-tmp-set", func(t *testing.T) {
+		p := policy.Policy{Filesystem: policy.Filesystem{Read: []string{"@root"}, Hide: []string{"@tmp"}}}
+		rs := resolve(t, p, debianNode(t))
+		bug(t, slices.ContainsFunc(rs.Hidden, func(h Hidden) bool {
+			return h.How == "masked" && slices.ContainsFunc(rs.Mounts, func(op MountOp) bool { return op.Path == h.Path && op.Kind == MountTmp })
+		}), "@tmp can be hidden, and gets private folders that the self-test does not take for masks")
+	})
+	t.Run("open-in-proc", func(t *testing.T) {
+		rs := resolve(t, builtin(t, "strict", open("write", "/sys/fs")), debianNode(t))
+		bug(t, reach(rs, "/sys/fs")&anyChange == 0, "writing below /proc or /sys can be opened, is listed as opened, and is read-only in the namespace form")
+	})
+	t.Run("device-folder", func(t *testing.T) {
+		_, err := Resolve(builtin(t, "strict", open("device", "/dev/pts")), debianNode(t))
+		bug(t, err == nil, "a folder opened as a device is mounted on a file (EINVAL), not refused")
+	})
+	t.Run("no-list-above-read-only", func(t *testing.T) {
+		p := policy.Policy{Filesystem: policy.Filesystem{Write: []string{"/work"}}}
+		open("read", "/work/in")(&p)
+		n := parseTree(image, "/dev/shm/ 2001", "/work/in/").on(bare(envNode(t)))
+		bug(t, !strings.Contains(lettersOf(reach(resolve(t, p, n), "/work")), "l"), "a writable folder cannot be listed because something in it is read-only, although nothing is hidden")
+	})
+	t.Run("limit-rttime", func(t *testing.T) {
+		_, ok := limits["rttime"]
+		bug(t, !ok, "the parser takes the limit rttime, setLimits calls it a BUG")
+	})
+	t.Run("cause-of-bare", func(t *testing.T) {
+		n := debianNode(t)
+		n.Namespaces = Namespaces{Mount: unix.EACCES, IPC: ErrNotTried, Net: ErrNotTried}
+		_, err := Resolve(builtin(t, "strict"), n)
+		bug(t, err == nil || strings.Contains(err.Error(), "user namespace: permission denied"), "a node that refuses the mount namespace is said to refuse the user namespace")
+	})
+}

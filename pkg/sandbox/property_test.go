@@ -1,0 +1,284 @@
+package sandbox
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/host"
+	"fence/pkg/policy"
+)
+
+// The rights to change something, as linux/landlock.h has them: all but
+// execute, read, list, ioctl and connect.
+const anyChange = 1<<1 | (1<<13-1)&^(1<<4-1) | 1<<13 | 1<<14
+
+const propertyTree = image + `
+	/.fence/fence
+	/usr/lib/x/y
+	/data/a/x
+	/data/a/y/z
+	/data/b/x
+	/data/f
+	/data-2/f
+	/home/ada/.ssh/id 1000
+	/home/bob/f
+	/project/team/w/x
+	/tmp/a/b
+	/tmp/f
+	/var/tmp/a
+	/run/munge/s
+	/run/other
+	/dev/nvidia0
+	/dev/nvidia-caps/cap1
+	/dev/sda`
+
+// choices makes decisions out of bytes; when they end, all are the first.
+type choices []byte
+
+func (c *choices) upTo(n int) int {
+	if len(*c) == 0 {
+		return 0
+	}
+	v := int((*c)[0]) % n
+	*c = (*c)[1:]
+	return v
+}
+
+func (c *choices) yes() bool { return c.upTo(2) == 1 }
+
+func pick[T any](c *choices, from ...T) T { return from[c.upTo(len(from))] }
+
+// made is a node and a policy that c chose, with a reason and an acceptance
+// for everything, so that few are refused. No path of the tree is a link
+// but the protected ones.
+func made(c *choices) (tree, Node, policy.Policy) {
+	fs := parseTree(propertyTree)
+	paths := slices.DeleteFunc(slices.Sorted(maps.Keys(fs)), func(p string) bool { return fs[p].target != "" || p == "/" })
+	n := Node{
+		Landlock: kernel(3 + c.upTo(9)), UID: 1000, Arch: "amd64", Home: pick(c, "/home/ada", "", "/", "/root", "/data/a"), Workdir: pick(c, paths...),
+		Container:  pick(c, "", "apptainer", "docker"),
+		Namespaces: Namespaces{PrivatePID: true, PrivateIPC: c.yes()},
+		Mounts:     []host.Mount{{ID: 1, Dev: "8:1", Root: "/", Path: "/", FSType: "ext4", Opts: pick(c, "rw", "ro")}},
+	}
+	n.Mounts[0].ReadOnly = n.Mounts[0].Opts == "ro"
+	for range c.upTo(5) {
+		id := len(n.Mounts) + 1
+		n.Mounts = append(n.Mounts, host.Mount{ID: id, Parent: 1, Dev: fmt.Sprint("0:", id), Root: "/", Path: pick(c, paths...), Opts: "rw", FSType: pick(c, "ext4", "nfs4", "tmpfs")})
+	}
+	if c.yes() {
+		n.Namespaces.User = unix.EPERM
+	}
+	fs["/tmp"] = entry{dir: true, uid: pick[uint32](c, 0, 1000)}
+
+	p := policy.Policy{Name: "made", Filesystem: policy.Filesystem{Why: "a test"}}
+	list := func(to *[]string, sets ...string) {
+		for _, s := range sets {
+			if c.yes() {
+				*to = append(*to, s)
+			}
+		}
+		for range c.upTo(3) {
+			*to = append(*to, pick(c, paths...))
+		}
+	}
+	list(&p.Filesystem.Read, policy.SetRoot)
+	list(&p.Filesystem.Write, policy.SetRoot, policy.SetTmp)
+	list(&p.Filesystem.Hide, policy.SetShared, policy.SetHome, policy.SetSockets)
+	for range c.upTo(4) {
+		o := policy.Open{Path: pick(c, paths...), Access: pick(c, policy.AccessRead, policy.AccessWrite), Why: "a test"}
+		switch c.upTo(8) {
+		case 6:
+			o.Path, o.Access = pick(c, "/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/sda"), policy.AccessDevice
+		case 7:
+			o.Path, o.Access, o.Syscall = "", "", pick(c, "ptrace", "io_uring_setup")
+		}
+		p.Open = append(p.Open, o)
+	}
+	// What the parser refuses: writing what is protected; opened and hidden,
+	// both by name.
+	p.Filesystem.Write = slices.DeleteFunc(p.Filesystem.Write, func(w string) bool { return withinAny(w, protected) })
+	p.Filesystem.Hide = slices.DeleteFunc(p.Filesystem.Hide, func(h string) bool {
+		for _, o := range p.Open {
+			if within(o.Path, h) || o.Access == policy.AccessDevice && within(h, "/dev") {
+				return true
+			}
+		}
+		return slices.ContainsFunc(slices.Concat(p.Filesystem.Read, p.Filesystem.Write), func(e string) bool { return within(e, h) })
+	})
+	accept("landlock-hide", "sockets", "host-tmp")(&p)
+	return fs, fs.on(n), p
+}
+
+// reach is what the command can do with what the node has at u. It knows
+// mounting and Landlock, and nothing of how rs came about.
+func reach(rs Ruleset, u string) uint64 {
+	visible, readOnly := true, false
+	for _, op := range rs.Mounts {
+		if !within(u, op.Path) {
+			continue
+		}
+		switch op.Kind {
+		case MountDev:
+			visible = slices.Contains(op.Devices, u) || slices.Contains(devNodes, strings.TrimPrefix(u, "/dev/"))
+		case MountTmp, MountMaskDir, MountMaskFile:
+			visible = false
+		case MountShow:
+			visible, readOnly = true, op.ReadOnly
+		case MountReadOnly, MountPin:
+			readOnly = true
+		}
+	}
+	var rights uint64
+	for _, rule := range rs.Paths {
+		if within(u, rule.Path) {
+			rights |= rule.Rights
+		}
+	}
+	if !rs.Node.Stat(u).Dir {
+		rights &= rightsOfFile
+	}
+	switch {
+	case !visible:
+		return 0
+	case readOnly:
+		return rights &^ anyChange
+	}
+	return rights
+}
+
+// mustHide says whether p hides u on n: of the entries that u lies in, the
+// deepest counts, and an opening beats a set for its own path.
+func mustHide(n Node, p policy.Policy, u string) bool {
+	hide, open := -1, -1
+	for _, h := range p.Filesystem.Hide {
+		each := []string{h}
+		if strings.HasPrefix(h, "@") {
+			each = n.hiddenSet(h)
+		}
+		for _, q := range each {
+			if within(u, q) && n.Stat(q).Exists {
+				hide = max(hide, len(q))
+			}
+		}
+	}
+	for _, o := range p.Open {
+		for _, q := range append(n.Glob(o.Path), o.Path) {
+			if o.Path != "" && within(u, q) {
+				open = max(open, len(q))
+			}
+		}
+	}
+	return hide > open
+}
+
+func FuzzResolve(f *testing.F) {
+	for seed := range uint64(600) {
+		r, data := rand.New(rand.NewPCG(seed, 1)), make([]byte, 60)
+		for i := range data {
+			data[i] = byte(r.Uint32())
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c := choices(data)
+		fs, n, p := made(&c)
+		rs, err := Resolve(p, n)
+		if err != nil {
+			if rs.Paths != nil || rs.Mounts != nil || rs.Env != nil {
+				t.Errorf("a refusal comes with a ruleset: %+v", rs)
+			}
+			return
+		}
+		wrong := func(format string, a ...any) {
+			t.Helper()
+			t.Errorf(format+"\n%s\nread %v, write %v, hide %v\nopen %v\nmounts %v\n%s", append(a, describeNode(n), p.Filesystem.Read, p.Filesystem.Write, p.Filesystem.Hide, p.Open, n.Mounts, dump(rs, nil))...)
+		}
+		for u := range fs {
+			if fs[u].target != "" {
+				continue
+			}
+			got := reach(rs, u)
+			// See TestKnownBugs: /dev, and a temporary folder in a hidden one.
+			known := within(u, "/dev") || within(u, "/var/tmp") && rs.Form == Bare
+			if mustHide(n, p, u) && !known && got != 0 {
+				wrong("%s is hidden and can be reached (%s)", u, lettersOf(got))
+			}
+			// In the namespace form they are pinned, or on a root that is read-only.
+			if withinAny(u, protected) && got&anyChange != 0 && (rs.Form == Bare || !n.rootReadOnly()) {
+				wrong("%s is protected and can be changed (%s)", u, lettersOf(got))
+			}
+		}
+		for _, rule := range rs.Paths {
+			if rule.Rights&^rs.Handled.FS != 0 || rule.Rights == 0 || !rule.Dir && rule.Rights&^rightsOfFile != 0 {
+				wrong("the kernel refuses the rule %s %s", lettersOf(rule.Rights), rule.Path)
+			}
+			if rule.Rights&(1<<6|1<<11) != 0 {
+				wrong("%s can get device nodes", rule.Path)
+			}
+		}
+		for i, op := range rs.Mounts { // what lies in a cover comes after it
+			for _, later := range rs.Mounts[i+1:] {
+				if op.Path != later.Path && within(op.Path, later.Path) && later.Kind < MountReadOnly && op.Kind < MountReadOnly {
+					wrong("%v %s lies under %v %s, which is mounted later", op.Kind, op.Path, later.Kind, later.Path)
+				}
+			}
+		}
+		for i, o := range p.Open {
+			less := p
+			less.Open = slices.Delete(slices.Clone(p.Open), i, i+1)
+			rs2, err := Resolve(less, n)
+			if err != nil {
+				continue
+			}
+			for _, call := range rs2.Filter.Allow {
+				if !slices.Contains(rs.Filter.Allow, call) {
+					wrong("without %v, %s is allowed", o, call)
+				}
+			}
+			for u := range fs {
+				more := reach(rs2, u) &^ reach(rs, u)
+				// What is opened for reading is read-only, whatever it lies in;
+				// in the bare form, that takes apart the folders above it.
+				if o.Access == policy.AccessRead && within(u, o.Path) {
+					more &^= anyChange
+				} else if o.Access == policy.AccessRead && rs.Form == Bare && within(o.Path, u) {
+					more = 0
+				}
+				if fs[u].target == "" && more != 0 {
+					wrong("without %v, %s gets %s", o, u, lettersOf(more))
+				}
+			}
+		}
+	})
+}
+
+func describeNode(n Node) string {
+	return fmt.Sprintf("container %q, ABI %d, home %q, workdir %q", n.Container, n.Landlock.ABI, n.Home, n.Workdir)
+}
+
+// A policy that says nothing grants what every program needs, and its own
+// open files.
+func TestResolve_ZeroPolicyGrantsNothing(t *testing.T) {
+	for name, n := range map[string]Node{"namespace": debianNode(t), "bare": func() Node { n := envNode(t); n.Namespaces = denied; return n }()} {
+		n.Stdio = []Descriptor{{FD: 1, File: true, Writable: true, Path: "/out"}}
+		rs, err := Resolve(policy.Policy{}, n)
+		if err != nil || rs.Form.String() != name {
+			t.Fatalf("%s: %v, %v", name, rs.Form, err)
+		}
+		for _, p := range rs.Paths {
+			own := p.Path == "/proc/self/fd/1" || strings.HasPrefix(p.Path, "/dev/") && (p.Path != "/dev/shm" || rs.Form == Namespace)
+			if !own {
+				t.Errorf("%s: rule %s %s", name, lettersOf(p.Rights), p.Path)
+			}
+		}
+		if len(rs.Env) > 0 || len(rs.Filter.Allow) > 0 || rs.Filter.Net != 0 || rs.Handled.Net == 0 {
+			t.Errorf("%s: env %v, filter %+v", name, rs.Env, rs.Filter)
+		}
+	}
+}
