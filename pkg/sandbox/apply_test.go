@@ -182,7 +182,7 @@ func TestApplyMounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { unix.Unmount(r, unix.MNT_DETACH) }) // with all that is mounted in it
-		for _, f := range []string{"secret/keep/deep/f", "secret/keep/again/f", "secret/other/f", "secret/file", "socket", "tmp/theirs", "ro/f", "pinned/f"} {
+		for _, f := range []string{"secret/keep/deep/f", "secret/keep/again/f", "secret/other/f", "secret/file", "socket", "tmp/theirs", "ro/f", "pinned/f", "held/f"} {
 			p := filepath.Join(r, f)
 			if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, []byte("there"), 0o644)); err != nil {
 				t.Fatal(err)
@@ -201,6 +201,7 @@ func TestApplyMounts(t *testing.T) {
 			{Kind: MountReadOnly, Path: r + "/bound"},
 			{Kind: MountPin, Path: r + "/pinned", Dir: true},
 			{Kind: MountPin, Path: r + "/link"},
+			{Kind: MountHold, Path: r + "/held", Dir: true},
 			{Kind: MountPin, Path: r + "/absent", Absent: true},
 			{Kind: MountPin, Path: r + "/absent-dir", Absent: true, Dir: true},
 		}
@@ -236,7 +237,7 @@ func TestApplyMounts(t *testing.T) {
 		write := func(p string) error { return os.WriteFile(r+p, []byte("changed"), 0o644) }
 		for p, want := range map[string]error{
 			"/secret/new": unix.EROFS, "/secret/file": unix.EROFS, "/secret/keep/deep/f": nil, "/secret/keep/again/new": unix.EROFS, "/tmp/mine": nil,
-			"/bound/f": unix.EROFS, "/ro/f": nil, "/pinned/f": unix.EROFS, "/absent": unix.EROFS, "/absent-dir/new": unix.EROFS, "/beside": nil,
+			"/bound/f": unix.EROFS, "/ro/f": nil, "/pinned/f": unix.EROFS, "/absent": unix.EROFS, "/absent-dir/new": unix.EROFS, "/beside": nil, "/held/f": nil,
 		} {
 			if err := write(p); !errors.Is(err, want) {
 				t.Errorf("writing %s: %v, want %v", p, err, want)
@@ -245,7 +246,7 @@ func TestApplyMounts(t *testing.T) {
 		if data, err := os.ReadFile(r + "/socket"); len(data) > 0 {
 			t.Errorf("a masked file has %q, %v", data, err)
 		}
-		for _, p := range []string{"/secret", "/socket", "/pinned", "/link", "/absent", "/absent-dir"} {
+		for _, p := range []string{"/secret", "/socket", "/pinned", "/link", "/held", "/absent", "/absent-dir"} {
 			if err := os.Rename(r+p, r+"/moved"); !errors.Is(err, unix.EBUSY) {
 				t.Errorf("renaming %s: %v, want EBUSY", p, err)
 			}
@@ -262,7 +263,7 @@ func TestApplyMounts(t *testing.T) {
 			}
 		}
 
-		for _, op := range []MountOp{{}, {Kind: MountPin + 1}, {Kind: MountShow, Path: r + "/none"}, {Kind: MountMaskDir, Path: r + "/none"}, {Kind: MountMaskFile, Path: r + "/none"},
+		for _, op := range []MountOp{{}, {Kind: 99}, {Kind: MountShow, Path: r + "/none"}, {Kind: MountMaskDir, Path: r + "/none"}, {Kind: MountMaskFile, Path: r + "/none"},
 			{Kind: MountMaskDir, Path: r + "/beside"}, {Kind: MountTmp, Path: r + "/none"}, {Kind: MountReadOnly, Path: r + "/none"}, {Kind: MountPin, Path: r + "/none"}} {
 			if err := applyMounts([]MountOp{op}); err == nil {
 				t.Errorf("step %d on %q worked", op.Kind, op.Path)

@@ -66,6 +66,9 @@ func made(c *choices) (tree, Node, policy.Policy) {
 		Namespaces: Namespaces{PrivatePID: true, PrivateIPC: c.yes()},
 		Mounts:     []host.Mount{{ID: 1, Dev: "8:1", Root: "/", Path: "/", FSType: "ext4", Opts: pick(c, "rw", "ro")}},
 	}
+	if c.yes() {
+		n.Exe = pick(c, paths...)
+	}
 	n.Mounts[0].ReadOnly = n.Mounts[0].Opts == "ro"
 	for range c.upTo(5) {
 		id := len(n.Mounts) + 1
@@ -74,6 +77,7 @@ func made(c *choices) (tree, Node, policy.Policy) {
 	if c.yes() {
 		n.Namespaces.User = unix.EPERM
 	}
+	writable := pick(c, "/", "/data", "/nowhere")
 	fs["/tmp"] = entry{dir: true, uid: pick[uint32](c, 0, 1000)}
 
 	p := policy.Policy{Name: "made", Filesystem: policy.Filesystem{Why: "a test"}}
@@ -112,7 +116,9 @@ func made(c *choices) (tree, Node, policy.Policy) {
 		return slices.ContainsFunc(slices.Concat(p.Filesystem.Read, p.Filesystem.Write), func(e string) bool { return within(e, h) })
 	})
 	accept("landlock-hide", "sockets", "host-tmp")(&p)
-	return fs, fs.on(n), p
+	n = fs.on(n)
+	n.CanWrite = func(p string) bool { return within(p, writable) }
+	return fs, n, p
 }
 
 // reach is what the command can do with what the node has at u. It knows
@@ -177,6 +183,19 @@ func mustHide(n Node, p policy.Policy, u string) bool {
 	return hide > open
 }
 
+// onlyReadable says whether the deepest opening that u lies in is for reading,
+// and nothing that p names for writing lies in that opening.
+func onlyReadable(p policy.Policy, u string) bool {
+	deepest := policy.Open{}
+	for _, o := range p.Open {
+		if o.Path != "" && within(u, o.Path) && (len(o.Path) > len(deepest.Path) || o.Path == deepest.Path && o.Access != policy.AccessRead) {
+			deepest = o
+		}
+	}
+	return deepest.Access == policy.AccessRead && !withinAny(u, []string{"/dev", "/proc", "/sys"}) && !withinAny(u, tmpDirs) &&
+		!slices.ContainsFunc(p.Filesystem.Write, func(w string) bool { return within(w, deepest.Path) })
+}
+
 func FuzzResolve(f *testing.F) {
 	for seed := range uint64(600) {
 		r, data := rand.New(rand.NewPCG(seed, 1)), make([]byte, 60)
@@ -209,6 +228,9 @@ func FuzzResolve(f *testing.F) {
 			if mustHide(n, p, u) && !known && got != 0 {
 				wrong("%s is hidden and can be reached (%s)", u, lettersOf(got))
 			}
+			if onlyReadable(p, u) && got&anyChange != 0 {
+				wrong("%s is opened for reading and can be changed (%s)", u, lettersOf(got))
+			}
 			// In the namespace form they are pinned, or on a root that is read-only.
 			if withinAny(u, protected) && got&anyChange != 0 && (rs.Form == Bare || !n.rootReadOnly()) {
 				wrong("%s is protected and can be changed (%s)", u, lettersOf(got))
@@ -220,6 +242,12 @@ func FuzzResolve(f *testing.F) {
 			}
 			if rule.Rights&(1<<6|1<<11) != 0 {
 				wrong("%s can get device nodes", rule.Path)
+			}
+		}
+		for i, op := range rs.Mounts { // what is bound on itself is there by then
+			before := Ruleset{Node: n, Mounts: slices.DeleteFunc(slices.Clone(rs.Mounts[:i]), func(b MountOp) bool { return b.Path == op.Path }), Paths: []PathRule{{Path: "/", Rights: 1}}}
+			if (op.Kind == MountHold || op.Kind == MountPin && !op.Absent) && reach(before, op.Path) == 0 {
+				wrong("%v %s: a step before it covers it", op.Kind, op.Path)
 			}
 		}
 		for i, op := range rs.Mounts { // what lies in a cover comes after it
