@@ -208,7 +208,7 @@ func Exec(rs Ruleset, argv []string) error {
 	candidates := []string{argv[0]}
 	if !strings.Contains(argv[0], "/") {
 		candidates = nil
-		for _, dir := range strings.Split(env(rs.Env, "PATH"), ":") {
+		for _, dir := range strings.Split(cmp.Or(env(rs.Env, "PATH"), defaultPath), ":") {
 			if argv[0] == "" {
 				break // no name of anything
 			}
@@ -233,6 +233,9 @@ func Exec(rs Ruleset, argv []string) error {
 	}
 	return &NotFoundError{Command: argv[0], Path: env(rs.Env, "PATH")}
 }
+
+// defaultPath is for a policy that keeps no PATH, as a shell has one.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // NotFoundError is a command that is not there, seen from inside the fence.
 type NotFoundError struct{ Command, Path string }

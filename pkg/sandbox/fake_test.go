@@ -131,6 +131,12 @@ func (t tree) on(n Node) Node {
 	n.Lstat = func(p string) File { return t.look(p, false) }
 	n.ReadDir, n.Glob = t.readDir, t.glob
 	n.CanWrite = func(p string) bool { f := t.look(p, true); return f.Exists && int(f.UID) == n.UID } // mode 0755
+	n.Real = func(p string) string {
+		if real, ok := t.resolve(p, true); ok {
+			return real
+		}
+		return p
+	}
 	return n
 }
 

@@ -11,9 +11,8 @@ import (
 	"fence/pkg/policy"
 )
 
-// What Resolve gets wrong today. A case that is put right passes; make
-// it a case of TestResolve then. A case that is still wrong is skipped, with
-// what is wrong.
+// What Resolve got wrong once, and in the cases that log it gets wrong still:
+// it refuses, or closes, more than it should, or says it badly.
 func TestKnownBugs(t *testing.T) {
 	bare := func(n Node) Node { n.Namespaces = denied; return n }
 	accepted := accept("landlock-hide", "sockets", "host-tmp")
@@ -28,8 +27,15 @@ func TestKnownBugs(t *testing.T) {
 	bug := func(t *testing.T, wrong bool, what string) {
 		t.Helper()
 		if wrong {
-			t.Skip("known bug: " + what)
+			t.Error(what)
 		}
+	}
+	stands := func(t *testing.T, wrong bool, what string) {
+		t.Helper()
+		if !wrong {
+			t.Error("put right: make it a bug like the others: " + what)
+		}
+		t.Log("known: " + what)
 	}
 	hidden := func(rs Ruleset, p string) bool {
 		return slices.ContainsFunc(rs.Hidden, func(h Hidden) bool { return within(p, h.Path) })
@@ -68,15 +74,13 @@ func TestKnownBugs(t *testing.T) {
 	})
 	t.Run("opened-link-into-hidden", func(t *testing.T) {
 		n := bare(parseTree(bareDebian, "/srv/in -> /project/team").on(debianNode(t)))
-		for _, rule := range resolve(t, builtin(t, "strict", open("write", "/srv/in"), accepted), n).Paths {
-			bug(t, rule.Path == "/srv/in" && !rule.Listed,
-				"in the bare form an opened path that became a link opens the hidden folder it leads to, and the self-test looks only at what that lies in")
-		}
+		_, err := Resolve(builtin(t, "strict", open("write", "/srv/in"), accepted), n)
+		bug(t, err == nil || !strings.Contains(err.Error(), "leads through a link to /project/team"), "an opened path that became a link opens the hidden folder it leads to")
 	})
 	t.Run("hidden-link-bare", func(t *testing.T) {
 		n := parseTree(image, "/dev/shm/ 2001", "/data -> work").on(bare(envNode(t)))
 		rs := resolve(t, builtin(t, "strict", hide("/data"), accepted), n)
-		bug(t, reach(rs, "/work") != 0, "the bare form does not follow a hidden link; only the self-test notices, with no advice")
+		stands(t, reach(rs, "/work") != 0, "the bare form does not follow a hidden link; only the self-test notices, with no advice")
 	})
 	t.Run("workdir-opened-bare", func(t *testing.T) {
 		n := bare(debianNode(t))
@@ -89,29 +93,29 @@ func TestKnownBugs(t *testing.T) {
 	t.Run("hide-in-dev", func(t *testing.T) {
 		for _, p := range []string{"/dev", "/dev/shm", "/dev/urandom"} {
 			_, err := Resolve(builtin(t, "strict", hide(p)), debianNode(t))
-			bug(t, err == nil, "hiding "+p+" ends in a failed self-test (125), not in a refusal with advice")
+			stands(t, err == nil, "hiding "+p+" ends in a failed self-test (125), not in a refusal with advice")
 		}
 	})
 	t.Run("hide-tmp-set", func(t *testing.T) {
 		p := policy.Policy{Filesystem: policy.Filesystem{Read: []string{"@root"}, Hide: []string{"@tmp"}}}
 		rs := resolve(t, p, debianNode(t))
-		bug(t, slices.ContainsFunc(rs.Hidden, func(h Hidden) bool {
+		stands(t, slices.ContainsFunc(rs.Hidden, func(h Hidden) bool {
 			return h.How == "masked" && slices.ContainsFunc(rs.Mounts, func(op MountOp) bool { return op.Path == h.Path && op.Kind == MountTmp })
 		}), "@tmp can be hidden, and gets private folders that the self-test does not take for masks")
 	})
 	t.Run("open-in-proc", func(t *testing.T) {
 		rs := resolve(t, builtin(t, "strict", open("write", "/sys/fs")), debianNode(t))
-		bug(t, reach(rs, "/sys/fs")&anyChange == 0, "writing below /proc or /sys can be opened, is listed as opened, and is read-only in the namespace form")
+		stands(t, reach(rs, "/sys/fs")&anyChange == 0, "writing below /proc or /sys can be opened, is listed as opened, and is read-only in the namespace form")
 	})
 	t.Run("device-folder", func(t *testing.T) {
 		_, err := Resolve(builtin(t, "strict", open("device", "/dev/pts")), debianNode(t))
-		bug(t, err == nil, "a folder opened as a device is mounted on a file (EINVAL), not refused")
+		stands(t, err == nil, "a folder opened as a device is mounted on a file (EINVAL), not refused")
 	})
 	t.Run("no-list-above-read-only", func(t *testing.T) {
 		p := policy.Policy{Filesystem: policy.Filesystem{Write: []string{"/work"}}}
 		open("read", "/work/in")(&p)
 		n := parseTree(image, "/dev/shm/ 2001", "/work/in/").on(bare(envNode(t)))
-		bug(t, !strings.Contains(lettersOf(reach(resolve(t, p, n), "/work")), "l"), "a writable folder cannot be listed because something in it is read-only, although nothing is hidden")
+		stands(t, !strings.Contains(lettersOf(reach(resolve(t, p, n), "/work")), "l"), "a writable folder cannot be listed because something in it is read-only, although nothing is hidden")
 	})
 	t.Run("held-under-a-mask", func(t *testing.T) {
 		n := parseTree(bareDebian, "/home/ada/proj/src/.env 1000").on(debianNode(t))

@@ -34,8 +34,9 @@ type Node struct {
 	Stat, Lstat func(path string) File
 	ReadDir     func(path string) []string // names, nil if it cannot be listed
 	Glob        func(pattern string) []string
-	CanWrite    func(path string) bool // as far as permissions go
-	Exe         string                 // the launcher's own file
+	CanWrite    func(path string) bool   // as far as permissions go
+	Real        func(path string) string // without links; the path itself if it cannot be told
+	Exe         string                   // the launcher's own file
 	// Unsure lists what these could not tell until now: neither that something
 	// is there nor that nothing is. Nil where they always can.
 	Unsure func() []string
@@ -117,7 +118,14 @@ func Look(ns Namespaces, keep []int) (Node, error) {
 		Lstat:      func(p string) File { return look(p, unix.AT_SYMLINK_NOFOLLOW) },
 		Glob:       func(p string) []string { m, _ := filepath.Glob(p); return m },
 		CanWrite:   canWrite,
-		Unsure:     func() []string { return unsure },
+		Real: func(p string) string {
+			real, err := filepath.EvalSymlinks(p)
+			if !note(p, err) {
+				return p
+			}
+			return real
+		},
+		Unsure: func() []string { return unsure },
 	}
 	if n.Exe, err = os.Executable(); err != nil {
 		return Node{}, fmt.Errorf("finding out where fence lies: %w", err)

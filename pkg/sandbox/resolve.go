@@ -267,7 +267,7 @@ func (r *resolver) hold(p string, have []MountOp) []MountOp {
 	var out []MountOp
 	for dir := path.Dir(p); dir != "/"; dir = path.Dir(dir) {
 		_, mounted := r.rs.Node.top(dir)
-		if mounted || !r.rs.Node.CanWrite(path.Dir(dir)) || slices.ContainsFunc(have, func(op MountOp) bool { return op.Path == dir }) {
+		if mounted || r.goneAny(dir, r.covered) || !r.rs.Node.CanWrite(path.Dir(dir)) || slices.ContainsFunc(have, func(op MountOp) bool { return op.Path == dir }) {
 			continue
 		}
 		out = append(out, MountOp{Kind: MountHold, Path: dir, Dir: true})
@@ -342,7 +342,10 @@ func (r *resolver) devices() []string {
 // where a person accepted it.
 func (r *resolver) bare() {
 	n := r.rs.Node
-	why := errText(cmp.Or(n.Namespaces.User, n.Namespaces.Mount))
+	why := "user namespace: " + errText(n.Namespaces.User)
+	if n.Namespaces.User == nil {
+		why = "mount namespace: " + errText(n.Namespaces.Mount)
+	}
 	hidden := map[string][]string{} // by the name under which it may be accepted
 	for i, h := range r.rs.Hidden {
 		r.rs.Hidden[i].How = "landlock"
@@ -365,7 +368,7 @@ func (r *resolver) bare() {
 	} {
 		if paths := hidden[accept.name]; len(paths) > 0 {
 			r.refuse(Problem{
-				What: fmt.Sprintf("%s is visible here and must be hidden, and this node does not let fence cover it (user namespace: %s)%s",
+				What: fmt.Sprintf("%s is visible here and must be hidden, and this node does not let fence cover it (%s)%s",
 					paths[0], why, andSo(paths[1:])),
 				Do: without, Accept: accept.name, Taken: accept.taken + strings.Join(paths, ", "),
 			})
@@ -436,6 +439,8 @@ func (r *resolver) paths() {
 	for _, o := range r.rs.Policy.Open {
 		switch {
 		case o.Path == "" || o.Access == policy.AccessDevice:
+		case r.ledAway(o.Path, o.Access != policy.AccessRead):
+			r.refuse(Problem{What: fmt.Sprintf("%s is opened by the policy and leads through a link to %s, which is closed (%s)", o.Path, r.rs.Node.Real(o.Path), o.From), Do: "open that path itself, with a reason"})
 		case withinAny(o.Path, protected) && o.Access != policy.AccessRead:
 			r.refuse(Problem{What: o.Path + " holds code that runs before the fence the next time; no policy can open it for writing (" + o.From + ")", Do: "choose another folder"})
 		case !r.rs.Node.Stat(o.Path).Exists:
@@ -491,6 +496,13 @@ func (r *resolver) paths() {
 	}
 }
 
+// ledAway reports whether an opened path is, by a link that an earlier command
+// may have made, another one that is hidden or protected.
+func (r *resolver) ledAway(p string, change bool) bool {
+	real := r.rs.Node.Real(p)
+	return real != p && (r.goneAny(real, r.hiddenPaths()) || change && withinAny(real, protected))
+}
+
 // entries are the paths that a read or write list stands for.
 func (r *resolver) entries(list []string) []string {
 	var out []string
@@ -528,6 +540,14 @@ func (r *resolver) hiddenBy(p string) *Hidden {
 	return nil
 }
 
+func (r *resolver) hiddenPaths() []string {
+	var out []string
+	for _, h := range r.rs.Hidden {
+		out = append(out, h.Path)
+	}
+	return out
+}
+
 // spread grants rights below p. Landlock has no "but not below": in the bare
 // form a folder that contains something ungranted is granted entry by entry.
 func (r *resolver) spread(p string, rights uint64) {
@@ -535,9 +555,9 @@ func (r *resolver) spread(p string, rights uint64) {
 		r.rule(p, rights)
 		return
 	}
-	var not []string
-	for _, h := range r.rs.Hidden {
-		not = append(not, h.Path)
+	not := r.hiddenPaths()
+	if r.goneAny(p, not) || r.rs.Node.Lstat(p).Symlink {
+		return // hidden with what it lies in; what a link leads to is granted, or not, where it is
 	}
 	if rights&rightsChange != 0 {
 		not = slices.Concat(not, protected, []string{"/proc", "/sys"}, r.onlyRead())
@@ -672,7 +692,7 @@ func (r *resolver) environment() {
 // path walk goes up under the mask.
 func (r *resolver) workdir() {
 	dir := r.rs.Workdir
-	gone := dir == "" || r.hiddenBy(dir) != nil && r.rs.Form == Bare || withinAny(dir, r.covered) && !slices.ContainsFunc(r.rs.Mounts, func(op MountOp) bool {
+	gone := dir == "" || r.rs.Form == Bare && r.goneAny(dir, r.hiddenPaths()) || withinAny(dir, r.covered) && !slices.ContainsFunc(r.rs.Mounts, func(op MountOp) bool {
 		return op.Kind == MountShow && within(dir, op.Path) || op.Kind == MountTmp && dir == op.Path
 	})
 	switch {

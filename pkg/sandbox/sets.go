@@ -153,9 +153,13 @@ func (n Node) homes() []string {
 		}
 		if n.Container == "" || slices.ContainsFunc(n.Mounts, func(m host.Mount) bool { return m.Path != "/" && within(h, m.Path) }) {
 			out = append(out, h)
+			if real := n.Real(h); real != h {
+				out = append(out, real)
+			}
 		}
 	}
-	if n.Container == "" && len(out) > 0 && within(out[0], "/home") {
+	// All of them, also where the account is known to a name service only.
+	if n.Container == "" && (len(out) == 0 || within(out[0], "/home")) {
 		out = append(out, "/home")
 	}
 	return out
@@ -164,9 +168,6 @@ func (n Node) homes() []string {
 func (n Node) socketPaths() []string {
 	var out []string
 	for _, s := range sockets {
-		if s.dir == "/tmp" && n.Namespaces.Mount == nil && n.Container == "" {
-			continue // covered as a whole
-		}
 		// One listing is cheaper than asking for each name. A folder that
 		// cannot be listed can still hold a name that can be connected to.
 		have := n.ReadDir(s.dir)
