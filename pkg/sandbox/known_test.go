@@ -130,3 +130,14 @@ func TestKnownBugs(t *testing.T) {
 		bug(t, err == nil || strings.Contains(err.Error(), "user namespace: permission denied"), "a node that refuses the mount namespace is said to refuse the user namespace")
 	})
 }
+
+// A container may have the kernel's files at a second place, which is hidden as
+// any mount that nobody knows; /proc itself is not the same thing seen again.
+func TestResolve_SecondProc(t *testing.T) {
+	n := parseTree(image, "/dev/shm/ 2001", "/host/proc/").on(envNode(t))
+	n.Mounts = append(n.Mounts, parseMounts(t, "900 1 0:900 / /host/proc rw - proc proc rw", "901 1 0:900 / /proc rw - proc proc rw")...)
+	rs, err := Resolve(builtin(t, "strict"), n)
+	if err != nil || len(rs.Hidden) != 1 || rs.Hidden[0].Path != "/host/proc" {
+		t.Errorf("hidden %v, %v; want /host/proc alone", rs.Hidden, err)
+	}
+}

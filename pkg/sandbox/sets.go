@@ -16,6 +16,9 @@ var protected = policy.Protected[:]
 
 var tmpDirs = []string{"/tmp", "/var/tmp", "/dev/shm"}
 
+// kernelsOwn show the kernel and its devices.
+var kernelsOwn = []string{"/proc", "/sys", "/dev"}
+
 // runtimesOwn are what a container runtime mounts for itself.
 var runtimesOwn = []string{
 	"/proc", "/sys", "/dev", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/passwd", "/etc/group",
@@ -87,7 +90,7 @@ func (n Node) shared() []string {
 			// /.fence itself may lie on shared storage; /tmp has a rule of its own.
 		case host.IsNetworkFS(m.FSType):
 			out = append(out, m.Path)
-		case !withinAny(m.Path, own) && !withinAny(m.Path, []string{"/proc", "/sys", "/dev"}):
+		case !withinAny(m.Path, own) && !withinAny(m.Path, kernelsOwn):
 			out = append(out, m.Path)
 		}
 	}
@@ -107,8 +110,9 @@ func (n Node) again(p string) []string {
 	var out []string
 	for _, m := range n.Mounts {
 		switch {
-		case m.Dev != base.Dev || m.ID == base.ID || m.Path == "/" || within(m.Path, "/.fence") || withinAny(m.Path, tmpDirs):
-			// The tools may lie on shared storage, and so may a /tmp of our own.
+		case m.Dev != base.Dev || m.ID == base.ID || m.Path == "/" || within(m.Path, "/.fence") || withinAny(m.Path, tmpDirs) || withinAny(m.Path, kernelsOwn):
+			// The tools may lie on shared storage, and so may a /tmp of our own;
+			// the kernel's are one filesystem wherever they are mounted.
 		case within(m.Root, inside):
 			out = append(out, m.Path)
 		case within(inside, m.Root):
