@@ -62,7 +62,7 @@ const image = system + `
 	/singularity -> .singularity.d/runscript
 	/.run -> .singularity.d/actions/run
 	/.singularity.d/actions/run
-	/work/
+	/job/
 	/root/
 	/tmp/ 2001
 	/var/tmp/ 2001`
@@ -95,7 +95,7 @@ func siteNode(t *testing.T) Node {
 func containNode(t *testing.T) Node {
 	return parseTree(image, "/dev/shm/ 2001\n/project/users/ada/ 2001").on(Node{
 		Landlock: kernel(8), Mounts: recorded(t, "apptainer-contain.txt"), Container: "apptainer", UID: 2001, Home: "/project/users/ada", Arch: "amd64",
-		Workdir: "/work", Namespaces: Namespaces{PrivateIPC: true, PrivatePID: true}, Env: []string{"HOME=/project/users/ada", "PATH=/usr/bin"},
+		Workdir: "/job", Namespaces: Namespaces{PrivateIPC: true, PrivatePID: true}, Env: []string{"HOME=/project/users/ada", "PATH=/usr/bin"},
 	})
 }
 
@@ -209,8 +209,8 @@ func TestResolve(t *testing.T) {
 		{"hide-beneath-open", debianNode(t), strict(open("write", "/project/team"), hide("/project/team/data", "/project/team/wheels"))},
 		{"hide-beneath-open-bare", with(debianNode(t), refused), strict(open("write", "/project/team"), hide("/project/team/data"), accept("landlock-hide", "sockets", "host-tmp"))},
 		{"open-hidden-exactly", debianNode(t), strict(open("read", "/project"))},
-		{"open-read-in-root", envNode(t), strict(open("read", "/work"))},
-		{"open-read-in-root-bare", with(envNode(t), refused), strict(open("read", "/work"))},
+		{"open-read-in-root", envNode(t), strict(open("read", "/job"))},
+		{"open-read-in-root-bare", with(envNode(t), refused), strict(open("read", "/job"))},
 		{"open-file", debianNode(t), strict(open("read", "/project/team/data"))},
 		{"open-tmp", debianNode(t), strict(open("write", "/tmp"))},
 		{"open-missing", envNode(t), strict(open("read", "/wheels"), func(p *policy.Policy) { p.Filesystem.Read = append(p.Filesystem.Read[:1:1], "/gone") })},
@@ -223,7 +223,7 @@ func TestResolve(t *testing.T) {
 		{"hide-root", envNode(t), only(policy.Filesystem{Read: []string{"@root"}, Hide: []string{"/proc/1"}})},
 		{"hide-missing", envNode(t), strict(hide("/nothing/here"))},
 		{"write-one-folder", debianNode(t), only(policy.Filesystem{Read: []string{"@root"}, Write: []string{"/srv"}, Hide: []string{"@shared", "@home"}})},
-		{"write-one-folder-bare", with(envNode(t), refused), only(policy.Filesystem{Read: []string{"@root"}, Write: []string{"/work"}})},
+		{"write-one-folder-bare", with(envNode(t), refused), only(policy.Filesystem{Read: []string{"@root"}, Write: []string{"/job"}})},
 		{"write-hidden", debianNode(t), only(policy.Filesystem{Read: []string{"@root"}, Write: []string{"/project/team"}, Hide: []string{"@shared"}})},
 		{"network-host", debianNode(t), builtin(t, "build")},
 		{"zero-policy", debianNode(t), policy.Policy{}},
