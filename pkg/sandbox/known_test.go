@@ -78,7 +78,7 @@ func TestKnownBugs(t *testing.T) {
 		bug(t, err == nil || !strings.Contains(err.Error(), "leads through a link to /project/team"), "an opened path that became a link opens the hidden folder it leads to")
 	})
 	t.Run("hidden-link-bare", func(t *testing.T) {
-		n := parseTree(image, "/dev/shm/ 2001", "/data -> work").on(bare(envNode(t)))
+		n := parseTree(image, "/dev/shm/ 2001", "/data -> job").on(bare(envNode(t)))
 		rs := resolve(t, builtin(t, "strict", hide("/data"), accepted), n)
 		stands(t, reach(rs, "/job") != 0, "the bare form does not follow a hidden link; only the self-test notices, with no advice")
 	})

@@ -219,7 +219,7 @@ func TestResolve(t *testing.T) {
 		{"open-device-bare", with(envNode(t), refused, files(image, "/dev/shm/ 2001\n/.fence/fence", "/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1", "/dev/sda")), builtin(t, "model-server")},
 		{"open-syscall", envNode(t), strict(func(p *policy.Policy) { p.Open = append(p.Open, policy.Open{Syscall: "ptrace", Why: "gdb"}) })},
 		{"open-link", with(debianNode(t), files(bareDebian, "/data -> project/team")), strict(open("read", "/data"))},
-		{"hide-link", with(envNode(t), files(image, "/dev/shm/ 2001\n/.fence/fence", "/data -> work", "/dangling -> nowhere")), strict(hide("/data", "/dangling"))},
+		{"hide-link", with(envNode(t), files(image, "/dev/shm/ 2001\n/.fence/fence", "/data -> job", "/dangling -> nowhere")), strict(hide("/data", "/dangling"))},
 		{"hide-root", envNode(t), only(policy.Filesystem{Read: []string{"@root"}, Hide: []string{"/proc/1"}})},
 		{"hide-missing", envNode(t), strict(hide("/nothing/here"))},
 		{"write-one-folder", debianNode(t), only(policy.Filesystem{Read: []string{"@root"}, Write: []string{"/srv"}, Hide: []string{"@shared", "@home"}})},
