@@ -151,11 +151,14 @@ func (n Node) homes() []string {
 	var out []string
 	for _, h := range []string{n.Home, env(n.Env, "HOME")} {
 		h = path.Clean(h)
-		// "/" or a system folder is nobody's home: hiding it hides everything.
-		if !path.IsAbs(h) || h == "/" || h == "/nonexistent" || slices.Contains(hostsOwn, h) || slices.Contains(out, h) {
+		// "/", a system folder or /tmp is nobody's home: hiding it hides everything.
+		if !path.IsAbs(h) || h == "/" || h == "/nonexistent" || slices.Contains(hostsOwn, h) || slices.Contains(tmpDirs, h) || slices.Contains(out, h) {
 			continue
 		}
-		if n.Container == "" || slices.ContainsFunc(n.Mounts, func(m host.Mount) bool { return m.Path != "/" && within(h, m.Path) }) {
+		if n.Container == "" || slices.ContainsFunc(n.Mounts, func(m host.Mount) bool {
+			// HOME=/tmp/x in a /tmp of the container's own is the task's as well.
+			return m.Path != "/" && within(h, m.Path) && !(slices.Contains(tmpDirs, m.Path) && int(n.Stat(m.Path).UID) == n.UID)
+		}) {
 			out = append(out, h)
 			if real := n.Real(h); real != h {
 				out = append(out, real)
