@@ -39,7 +39,7 @@ demo: build ## set up, and show what a container reaches without the fence and w
 test: build ## set up, and run the tests (under 12 minutes on 2 cores)
 	@test/run short
 
-test-all: build ## as test, and the long parts: kernels, all faults, fuzzing
+test-all: build ## as test, and the long parts: kernels, all faults
 	@test/run all
 
 test-kernels: build ## fence and probe on other kernels, under qemu
