@@ -3,6 +3,7 @@ package workloads
 import (
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"testing"
@@ -26,6 +27,13 @@ func TestDocument(t *testing.T) {
 			t.Fatalf("%s: no place for the table %q", document, name)
 		}
 		want = before + "<!-- " + name + " -->\n" + rows + "<!-- end -->" + after
+	}
+	policy, err := fs.ReadFile(Programs(), "root.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(have, "```toml\n"+string(policy)+"```") {
+		t.Errorf("%s: root.toml is not as the test has it", document)
 	}
 	if have == want {
 		return
@@ -58,7 +66,7 @@ func refused() string {
 		}
 		open := "no flag"
 		if w.Open != nil {
-			open = "`" + strings.Join(w.Open, " ") + "`"
+			open = "`" + strings.ReplaceAll(strings.Join(w.Open, " "), Dir+"/programs/", "") + "`"
 		}
 		fmt.Fprintf(&b, "| %s | `%s` | %s |\n", about(w), w.Denied, open)
 	}
