@@ -195,7 +195,7 @@ func (r row) write(b *strings.Builder) {
 	for _, l := range lines {
 		fmt.Fprintf(b, "| | %s | %s |\n", strings.Join(l.names, ", "), l.cells)
 	}
-	if any {
+	if any && r.name != "sibling" { // see check
 		fmt.Fprintf(b, "| | *changed* | %s |\n", strings.Join(changed, " | "))
 	}
 }
