@@ -192,15 +192,11 @@ func launch(c *urfave.Context) error {
 }
 
 func start(o options, argv []string) error {
-	net := sandbox.PrepareNet()
 	p, err := o.load()
 	if err != nil {
 		return err
 	}
-	if p.Network.Mode != policy.NetworkNone {
-		net = nil
-	}
-	ns, err := sandbox.Enter(net)
+	ns, err := sandbox.Enter(p.Network.Mode == policy.NetworkNone)
 	if err != nil {
 		return notFenced(err, "try --form bare, which needs no namespace")
 	}

@@ -18,44 +18,6 @@ const arch = runtime.GOARCH
 // ErrNotTried is a namespace that nobody asked for.
 var ErrNotTried = errors.New("not asked for")
 
-// Net is a network namespace that another thread makes while this one reads
-// the policy: it is the dearest step (half a millisecond in the kernel).
-type Net struct{ made chan netResult }
-
-type netResult struct {
-	fd  int
-	err error
-}
-
-// PrepareNet begins to make a network namespace, if userns.c made the user
-// namespace that it needs.
-func PrepareNet() *Net {
-	n := &Net{make(chan netResult, 1)}
-	if u := C.fence_userns; u.entered == 0 || u.map_err != 0 {
-		n.made <- netResult{-1, ErrNotTried}
-		return n
-	}
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with us
-		r := netResult{-1, unix.Unshare(unix.CLONE_NEWNET)}
-		if r.err == nil {
-			r.fd, r.err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		}
-		n.made <- r
-	}()
-	return n
-}
-
-// join moves the calling thread into the namespace.
-func (n *Net) join() error {
-	r := <-n.made
-	if r.err != nil {
-		return r.err
-	}
-	defer unix.Close(r.fd)
-	return changes("net", func() error { return unix.Setns(r.fd, unix.CLONE_NEWNET) })
-}
-
 // changes makes sure that the thread is in another namespace after f than it
 // was before: what is only said to have worked must not be claimed.
 func changes(ns string, f func() error) error {
@@ -76,10 +38,10 @@ func changes(ns string, f func() error) error {
 
 // Enter locks the calling goroutine to its thread and gives the thread the
 // namespaces that the node allows, inside the user namespace that userns.c
-// made before the Go runtime started. net is nil where the host's network is
-// wanted. An error means a half-made user namespace, in which nothing may
+// made before the Go runtime started; ownNet is false where the host's network
+// is wanted. An error means a half-made user namespace, in which nothing may
 // run; a namespace that the node refuses is in the result.
-func Enter(net *Net) (Namespaces, error) {
+func Enter(ownNet bool) (Namespaces, error) {
 	runtime.LockOSThread()
 	u := C.fence_userns
 	ns := Namespaces{User: ErrNotTried, Mount: ErrNotTried, IPC: ErrNotTried, Net: ErrNotTried}
@@ -106,8 +68,20 @@ func Enter(net *Net) (Namespaces, error) {
 	}
 	ns.IPC = changes("ipc", func() error { return unix.Unshare(unix.CLONE_NEWIPC) })
 	ns.PrivateIPC = ns.IPC == nil
-	if net != nil {
-		ns.Net = net.join()
+	if ownNet {
+		ns.Net = changes("net", joinNet)
 	}
 	return ns, nil
+}
+
+// joinNet moves the calling thread into the network namespace that userns.c
+// makes.
+func joinNet() error {
+	C.fence_net()
+	if errno := C.fence_userns.net_err; errno != 0 {
+		return syscall.Errno(errno)
+	}
+	fd := int(C.fence_userns.net_fd)
+	defer unix.Close(fd)
+	return unix.Setns(fd, unix.CLONE_NEWNET)
 }

@@ -4,5 +4,10 @@ struct fence_userns {
 	int err;     /* errno of unshare, 0 if it worked or was not tried */
 	int entered; /* this process is in a user namespace of its own */
 	int map_err; /* errno of writing the id maps: fatal when entered */
+	int net_err; /* errno of making a network namespace; after fence_net */
+	int net_fd;  /* that namespace, if net_err is 0 */
 };
 extern struct fence_userns fence_userns;
+
+/* Waits until net_err and net_fd are there. */
+void fence_net(void);

@@ -21,12 +21,11 @@ func less(right string, argv []string) error {
 	if !ok {
 		return fmt.Errorf("no way to take away the right %q", right)
 	}
-	net := sandbox.PrepareNet()
 	p, ok := policies.Parsed(policies.Default)
 	if !ok {
 		return errors.New("there is no policy " + policies.Default)
 	}
-	ns, err := sandbox.Enter(net)
+	ns, err := sandbox.Enter(true)
 	if err != nil {
 		return err
 	}
