@@ -131,11 +131,7 @@ func makeEmpty(p string, dir bool) error {
 	if dir {
 		return os.Mkdir(p, 0o755)
 	}
-	f, err := os.OpenFile(p, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	return f.Close()
+	return unix.Mknod(p, unix.S_IFREG|0o644, 0)
 }
 
 // setReadOnly keeps every other flag as it is, which mount(2) cannot.
@@ -178,14 +174,8 @@ func attach(fd int, p string, dir bool) error {
 	if err := os.MkdirAll(path.Dir(p), 0o755); err != nil {
 		return err
 	}
-	if dir {
-		if err := os.Mkdir(p, 0o755); err != nil && !os.IsExist(err) {
-			return err
-		}
-	} else if f, err := os.OpenFile(p, os.O_CREATE|os.O_RDONLY, 0o444); err != nil {
-		return err
-	} else {
-		f.Close()
+	if err := makeEmpty(p, dir); err != nil && !errors.Is(err, unix.EEXIST) {
+		return &os.PathError{Op: "making a place for", Path: p, Err: err}
 	}
 	return moveMount(fd, p)
 }

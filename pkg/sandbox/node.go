@@ -40,6 +40,8 @@ type Node struct {
 	// Unsure lists what these could not tell until now: neither that something
 	// is there nor that nothing is. Nil where they always can.
 	Unsure func() []string
+
+	tops map[string]host.Mount // the last of Mounts at each path, which is the one seen
 }
 
 // Namespaces says which namespaces of its own this process has, by trying:

@@ -232,7 +232,7 @@ func FuzzResolve(f *testing.F) {
 				wrong("%s is opened for reading and can be changed (%s)", u, lettersOf(got))
 			}
 			// In the namespace form they are pinned, or on a root that is read-only.
-			if withinAny(u, protected) && got&anyChange != 0 && (rs.Form == Bare || !n.rootReadOnly()) {
+			if withinAny(u, protected) && got&anyChange != 0 && (rs.Form == Bare || !rs.Node.rootReadOnly()) {
 				wrong("%s is protected and can be changed (%s)", u, lettersOf(got))
 			}
 		}

@@ -26,6 +26,10 @@ const (
 // Resolve turns a policy into what has to be done on a node. It touches
 // nothing. The error is a *Refusal when the policy cannot be enforced there.
 func Resolve(p policy.Policy, n Node) (Ruleset, error) {
+	n.tops = map[string]host.Mount{}
+	for _, m := range n.Mounts {
+		n.tops[m.Path] = m
+	}
 	r := &resolver{rs: Ruleset{Policy: p, Node: n, Workdir: n.Workdir}}
 	if n.Namespaces.User == nil && n.Namespaces.Mount == nil {
 		r.rs.Form = Namespace
@@ -294,13 +298,8 @@ func (r *resolver) onlyRead() []string {
 }
 
 func (n Node) rootReadOnly() bool {
-	ro := false
-	for _, m := range n.Mounts {
-		if m.Path == "/" { // the last one is on top
-			ro = m.ReadOnly || strings.HasPrefix(m.Super+",", "ro,")
-		}
-	}
-	return ro
+	root, ok := n.top("/")
+	return ok && (root.ReadOnly || strings.HasPrefix(root.Super+",", "ro,"))
 }
 
 // hostsTmp reports whether dir is the host's, with what other users and
@@ -315,12 +314,8 @@ func (r *resolver) hostsTmp(dir string) bool {
 	if n.Container == "" {
 		return true
 	}
-	for _, m := range n.Mounts {
-		if m.Path == dir {
-			return int(f.UID) != n.UID
-		}
-	}
-	return false
+	_, mounted := n.top(dir)
+	return mounted && int(f.UID) != n.UID
 }
 
 // devices are the opened device nodes that exist.
@@ -605,12 +600,8 @@ func (r *resolver) privatePts() bool {
 	if r.rs.Node.Container == "" {
 		return false
 	}
-	for _, m := range r.rs.Node.Mounts {
-		if m.Path == "/dev/pts" && strings.Contains(m.Super, "ptmxmode=666") {
-			return true
-		}
-	}
-	return false
+	pts, ok := r.rs.Node.top("/dev/pts")
+	return ok && strings.Contains(pts.Super, "ptmxmode=666")
 }
 
 func (r *resolver) rule(p string, rights uint64) {

@@ -123,13 +123,9 @@ func (n Node) again(p string) []string {
 }
 
 // top is the mount seen at p, if p is a mount point.
-func (n Node) top(p string) (top host.Mount, ok bool) {
-	for _, m := range n.Mounts {
-		if m.Path == p {
-			top, ok = m, true
-		}
-	}
-	return top, ok
+func (n Node) top(p string) (host.Mount, bool) {
+	m, ok := n.tops[p]
+	return m, ok
 }
 
 // ours reports whether an outer fence covered p. Only who may mount could
