@@ -54,7 +54,7 @@ bed: ## bring up the test bed: Apptainer, two users, images, a site's mounts
 fuzz: ## every fuzz target, FUZZTIME each (default 30s)
 	@test/run fuzz
 
-vet: ## gofmt, go vet, and the import rules
+vet: ## gofmt, go vet, and a tidy go.mod
 	@test/run vet
 
 clean: ## remove what was built here
