@@ -192,7 +192,7 @@ func TestApplyMounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		ops := []MountOp{
-			{Kind: MountMaskDir, Path: r + "/secret", Holds: true},
+			{Kind: MountMaskDir, Path: r + "/secret", Holds: 2},
 			{Kind: MountShow, Path: r + "/secret/file", ReadOnly: true},
 			{Kind: MountShow, Path: r + "/secret/keep", Dir: true},
 			{Kind: MountMaskDir, Path: r + "/secret/keep/again"},

@@ -32,8 +32,10 @@ next:
 }
 
 // secureBits: user 0 gains nothing by exec, ids change no capabilities, no
-// ambient ones may be raised later; each locked. See capabilities(7).
-const secureBits = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<5 | 1<<6 | 1<<7
+// ambient ones may be raised later; each locked. See capabilities(7). Whether
+// capabilities outlive a change of ids stays open to programs that ask for it
+// (setpriv): there are none.
+const secureBits = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<6 | 1<<7
 
 // dropCapabilities leaves keep and nothing else, in every set that exec can
 // draw from. The bounding set can only be cut by a process that has

@@ -268,7 +268,7 @@ func dump(rs Ruleset, err error) string {
 		for _, f := range []struct {
 			on   bool
 			name string
-		}{{m.Dir, " dir"}, {m.ReadOnly, " ro"}, {m.Holds, " holds"}, {m.Absent, " absent"}, {len(m.Devices) > 0, " " + strings.Join(m.Devices, " ")}} {
+		}{{m.Dir, " dir"}, {m.ReadOnly, " ro"}, {m.Holds > 0, fmt.Sprintf(" holds %d", m.Holds)}, {m.Absent, " absent"}, {len(m.Devices) > 0, " " + strings.Join(m.Devices, " ")}} {
 			if f.on {
 				flags += f.name
 			}

@@ -11,8 +11,8 @@ import (
 	"fence/pkg/policy"
 )
 
-// What Resolve got wrong once, and in the cases that log it gets wrong still:
-// it refuses, or closes, more than it should, or says it badly.
+// What Resolve got wrong once: it opened or closed more than it should, or said
+// it badly.
 func TestKnownBugs(t *testing.T) {
 	bare := func(n Node) Node { n.Namespaces = denied; return n }
 	accepted := accept("landlock-hide", "sockets", "host-tmp")
@@ -29,13 +29,6 @@ func TestKnownBugs(t *testing.T) {
 		if wrong {
 			t.Error(what)
 		}
-	}
-	stands := func(t *testing.T, wrong bool, what string) {
-		t.Helper()
-		if !wrong {
-			t.Error("put right: make it a bug like the others: " + what)
-		}
-		t.Log("known: " + what)
 	}
 	hidden := func(rs Ruleset, p string) bool {
 		return slices.ContainsFunc(rs.Hidden, func(h Hidden) bool { return within(p, h.Path) })
@@ -80,7 +73,7 @@ func TestKnownBugs(t *testing.T) {
 	t.Run("hidden-link-bare", func(t *testing.T) {
 		n := parseTree(image, "/dev/shm/ 2001", "/data -> job").on(bare(envNode(t)))
 		rs := resolve(t, builtin(t, "strict", hide("/data"), accepted), n)
-		stands(t, reach(rs, "/job") != 0, "the bare form does not follow a hidden link; only the self-test notices, with no advice")
+		bug(t, reach(rs, "/job") != 0, "the bare form does not follow a hidden link; only the self-test notices, with no advice")
 	})
 	t.Run("workdir-opened-bare", func(t *testing.T) {
 		n := bare(debianNode(t))
@@ -91,31 +84,31 @@ func TestKnownBugs(t *testing.T) {
 		bug(t, err != nil, "the bare form refuses a --workdir that is opened, and says to open it")
 	})
 	t.Run("hide-in-dev", func(t *testing.T) {
-		for _, p := range []string{"/dev", "/dev/shm", "/dev/urandom"} {
+		for _, p := range []string{"/dev", "/dev/urandom"} {
 			_, err := Resolve(builtin(t, "strict", hide(p)), debianNode(t))
-			stands(t, err == nil, "hiding "+p+" ends in a failed self-test (125), not in a refusal with advice")
+			bug(t, err == nil, "hiding "+p+" ends in a failed self-test (125), not in a refusal with advice")
 		}
+		rs := resolve(t, builtin(t, "strict", hide("/dev/shm")), debianNode(t))
+		bug(t, hidden(rs, "/dev/shm"), "the host's /dev/shm is out of reach already, and the self-test looks for a mask there")
 	})
 	t.Run("hide-tmp-set", func(t *testing.T) {
 		p := policy.Policy{Filesystem: policy.Filesystem{Read: []string{"@root"}, Hide: []string{"@tmp"}}}
 		rs := resolve(t, p, debianNode(t))
-		stands(t, slices.ContainsFunc(rs.Hidden, func(h Hidden) bool {
-			return h.How == "masked" && slices.ContainsFunc(rs.Mounts, func(op MountOp) bool { return op.Path == h.Path && op.Kind == MountTmp })
-		}), "@tmp can be hidden, and gets private folders that the self-test does not take for masks")
+		bug(t, len(rs.Hidden) > 0, "@tmp can be hidden, and gets private folders that the self-test does not take for masks")
 	})
 	t.Run("open-in-proc", func(t *testing.T) {
-		rs := resolve(t, builtin(t, "strict", open("write", "/sys/fs")), debianNode(t))
-		stands(t, reach(rs, "/sys/fs")&anyChange == 0, "writing below /proc or /sys can be opened, is listed as opened, and is read-only in the namespace form")
+		_, err := Resolve(builtin(t, "strict", open("write", "/sys/fs")), debianNode(t))
+		bug(t, err == nil, "writing below /proc or /sys can be opened, is listed as opened, and is read-only in the namespace form")
 	})
 	t.Run("device-folder", func(t *testing.T) {
 		_, err := Resolve(builtin(t, "strict", open("device", "/dev/pts")), debianNode(t))
-		stands(t, err == nil, "a folder opened as a device is mounted on a file (EINVAL), not refused")
+		bug(t, err == nil, "a folder opened as a device is mounted on a file (EINVAL), not refused")
 	})
 	t.Run("no-list-above-read-only", func(t *testing.T) {
 		p := policy.Policy{Filesystem: policy.Filesystem{Write: []string{"/job"}}}
 		open("read", "/job/in")(&p)
 		n := parseTree(image, "/dev/shm/ 2001", "/job/in/").on(bare(envNode(t)))
-		stands(t, !strings.Contains(lettersOf(reach(resolve(t, p, n), "/job")), "l"), "a writable folder cannot be listed because something in it is read-only, although nothing is hidden")
+		bug(t, !strings.Contains(lettersOf(reach(resolve(t, p, n), "/job")), "l"), "a writable folder cannot be listed because something in it is read-only, although nothing is hidden")
 	})
 	t.Run("held-under-a-mask", func(t *testing.T) {
 		n := parseTree(bareDebian, "/home/ada/proj/src/.env 1000").on(debianNode(t))

@@ -28,7 +28,7 @@ type MountOp struct {
 	Kind     MountKind `json:"kind"`
 	Path     string    `json:"path"`
 	ReadOnly bool      `json:"read_only,omitempty"` // MountShow
-	Holds    bool      `json:"holds,omitempty"`     // MountMaskDir: something is shown inside it
+	Holds    int       `json:"holds,omitempty"`     // MountMaskDir: at most so many folders and files are shown inside it
 	Devices  []string  `json:"devices,omitempty"`   // MountDev: opened device nodes
 	Dir      bool      `json:"dir,omitempty"`       // MountShow, MountPin: a folder
 	Absent   bool      `json:"absent,omitempty"`    // MountPin: make it first
@@ -50,6 +50,11 @@ var devNodes = []string{"null", "zero", "full", "random", "urandom", "tty"}
 // applyMounts does the steps. Clones of what must stay visible are taken
 // first: afterwards a mask or a private folder lies over them.
 func applyMounts(ops []MountOp) error {
+	// exec(2) refuses a file whose capabilities are outside the bounding set
+	// with EPERM, unless it does not look at them.
+	if err := setAttr("/", unix.AT_RECURSIVE, unix.MOUNT_ATTR_NOSUID); err != nil {
+		return err
+	}
 	clones := map[string]int{}
 	defer func() {
 		for _, fd := range clones {
@@ -73,7 +78,7 @@ func applyMounts(ops []MountOp) error {
 	}
 	// A mask that holds something had to be writable until now.
 	for _, op := range ops {
-		if op.Kind == MountMaskDir && op.Holds {
+		if op.Kind == MountMaskDir && op.Holds > 0 {
 			if err := setReadOnly(op.Path, 0); err != nil {
 				return err
 			}
@@ -91,11 +96,11 @@ func (op MountOp) apply(clone int) error {
 	case MountTmp:
 		err = unix.Mount("fence-tmp", op.Path, "tmpfs", still, "mode=1777")
 	case MountMaskDir:
-		flags, inodes := uintptr(still|unix.MS_NOEXEC|unix.MS_RDONLY), "2"
-		if op.Holds {
-			flags, inodes = still|unix.MS_NOEXEC, "64"
+		flags := uintptr(still | unix.MS_NOEXEC | unix.MS_RDONLY)
+		if op.Holds > 0 {
+			flags &^= unix.MS_RDONLY
 		}
-		err = unix.Mount(maskName, op.Path, "tmpfs", flags, "size=4k,mode=0555,nr_inodes="+inodes)
+		err = unix.Mount(maskName, op.Path, "tmpfs", flags, fmt.Sprintf("size=4k,mode=0555,nr_inodes=%d", 2+op.Holds))
 	case MountMaskFile:
 		if err = unix.Mount("/dev/null", op.Path, "", unix.MS_BIND, ""); err == nil {
 			return setReadOnly(op.Path, 0)
@@ -134,14 +139,16 @@ func makeEmpty(p string, dir bool) error {
 	return unix.Mknod(p, unix.S_IFREG|0o644, 0)
 }
 
-// setReadOnly keeps every other flag as it is, which mount(2) cannot.
-func setReadOnly(p string, flags uint) error {
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+// setAttr keeps every other flag as it is, which mount(2) cannot.
+func setAttr(p string, flags uint, set uint64) error {
+	attr := unix.MountAttr{Attr_set: set}
 	if err := unix.MountSetattr(unix.AT_FDCWD, p, flags|unix.AT_SYMLINK_NOFOLLOW, &attr); err != nil {
-		return &os.PathError{Op: "making read-only", Path: p, Err: err}
+		return &os.PathError{Op: "restricting the mount", Path: p, Err: err}
 	}
 	return nil
 }
+
+func setReadOnly(p string, flags uint) error { return setAttr(p, flags, unix.MOUNT_ATTR_RDONLY) }
 
 // pin binds a path on itself with the attributes. The path may be a symbolic link: it
 // is the link that must stay. A mount point can be neither renamed nor
@@ -218,11 +225,13 @@ func mountDev(opened []string) error {
 			return err
 		}
 	}
-	for _, dir := range []string{"/dev/pts", "/dev/shm"} {
+	for _, dir := range []string{"/dev/pts", "/dev/shm", "/dev/mqueue"} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return err
 		}
 	}
+	// Without it, or without an IPC namespace of our own, mq_open is refused.
+	_ = unix.Mount("mqueue", "/dev/mqueue", "mqueue", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	if err := unix.Chmod("/dev/shm", 0o1777); err != nil {
 		return &os.PathError{Op: "chmod", Path: "/dev/shm", Err: err}
 	}

@@ -151,7 +151,7 @@ func (r *resolver) hide() {
 	var all []Hidden
 	for _, h := range r.rs.Policy.Filesystem.Hide {
 		if !strings.HasPrefix(h, "@") {
-			all = append(all, Hidden{Path: h})
+			all = append(all, Hidden{Path: n.Real(h)}) // a link hides what it leads to
 			continue
 		}
 		for _, p := range n.hiddenSet(h) {
@@ -161,7 +161,7 @@ func (r *resolver) hide() {
 		}
 	}
 	for _, h := range all {
-		for _, p := range n.again(h.Path) {
+		for _, p := range n.again(h.Path, h.Set == "") {
 			if !opened[p] {
 				all = append(all, Hidden{Path: p, Set: h.Set})
 			}
@@ -174,8 +174,11 @@ func (r *resolver) hide() {
 		if !f.Exists || n.masked(h.Path) || slices.ContainsFunc(r.rs.Hidden, func(o Hidden) bool { return r.gone(h.Path, o.Path) }) {
 			continue
 		}
-		if h.Path == "/" || withinAny("/proc", []string{h.Path}) {
-			r.refuse(Problem{What: "the policy hides " + h.Path + ", without which nothing can run", Do: "hide the folders that matter instead"})
+		switch {
+		case r.rs.Form == Namespace && slices.Contains(tmpDirs, h.Path) && (h.Path == "/dev/shm" || r.hostsTmp(h.Path)):
+			continue // the command gets one of its own
+		case h.Path == "/" || h.Path == "/proc" || within(h.Path, "/dev") && h.Path != "/dev/shm":
+			r.refuse(Problem{What: "the policy hides " + h.Path + ", without which little can run", Do: "hide the folders that matter; the namespace form shows no devices but harmless ones and those that are opened"})
 			continue
 		}
 		h.Dir = f.Dir
@@ -218,9 +221,13 @@ func (r *resolver) mounts() {
 		if h.Dir {
 			kind = MountMaskDir
 		}
-		cover(MountOp{Kind: kind, Path: h.Path, Holds: h.Dir && slices.ContainsFunc(r.rs.Policy.Open, func(o policy.Open) bool {
-			return o.Path != "" && within(o.Path, h.Path)
-		})})
+		op := MountOp{Kind: kind, Path: h.Path}
+		for _, o := range r.rs.Policy.Open {
+			if h.Dir && o.Path != "" && within(o.Path, h.Path) {
+				op.Holds += 1 + strings.Count(o.Path[len(h.Path):], "/")
+			}
+		}
+		cover(op)
 	}
 	// What is opened for reading lies on itself, read-only: the rule that lets
 	// "/" be changed holds for all that is mounted in it.
@@ -396,9 +403,12 @@ func andSo(more []string) string {
 func (r *resolver) without() string {
 	n := r.rs.Node
 	if n.Container == "" {
-		return `run the command in a container that does not mount it: eval "$(fence env)"; apptainer exec IMAGE /.fence/fence -- COMMAND`
+		if errors.Is(n.Namespaces.User, ErrNotTried) || n.Namespaces.User == nil {
+			return `run the command in a container that does not mount it: eval "$(fence env)"; apptainer exec IMAGE /.fence/fence -- COMMAND`
+		}
+		return "run it on a node that allows user namespaces (fence check), or in a container that does not mount it, which Apptainer can start here only if it is installed set-user-ID"
 	}
-	var words, image []string
+	var site, own, image []string
 	for _, h := range r.rs.Hidden {
 		mount := "/"
 		for _, m := range n.Mounts {
@@ -407,23 +417,38 @@ func (r *resolver) without() string {
 			}
 		}
 		switch {
-		case withinAny(h.Path, tmpDirs), h.Set == policy.SetHome, mount == n.Home, mount == env(n.Env, "HOME"), slices.Contains(words, mount):
+		case withinAny(h.Path, tmpDirs), h.Set == policy.SetHome, mount == n.Home, mount == env(n.Env, "HOME"), slices.Contains(slices.Concat(site, own), mount):
 		case mount == "/":
 			image = append(image, h.Path)
+		case n.boundByUser(mount):
+			own = append(own, mount)
 		default:
-			words = append(words, mount)
+			site = append(site, mount)
 		}
 	}
-	do := fmt.Sprintf(`start the container without it: apptainer exec -C --no-mount %s (eval "$(fence env)" does it for the whole job)`,
-		strings.Join(append(words, "home", "cwd"), ","))
+	var do []string
+	if len(own)+len(image) < len(r.rs.Hidden) || len(r.rs.Hidden) == 0 {
+		do = append(do, fmt.Sprintf(`start the container without it: apptainer exec -C --no-mount %s (eval "$(fence env)" does it for the whole job)`,
+			strings.Join(append(site, "home", "cwd"), ",")))
+	}
+	for _, p := range own {
+		do = append(do, "leave out the --bind of "+p+", or open it with a reason: --read "+p+` --why "..."`)
+	}
 	if len(image) > 0 {
-		own := "of the image itself, where only a user namespace can cover it: " + strings.Join(image, ", ")
-		if len(image) == len(r.rs.Hidden) {
-			return own
-		}
-		do += "\n" + own
+		do = append(do, "of the image itself, where only a user namespace can cover it: "+strings.Join(image, ", "))
 	}
-	return do
+	return strings.Join(do, "\n")
+}
+
+// boundByUser reports whether a --bind of the person's own made a mount, which
+// --no-mount does not undo: Apptainer lists them as SOURCE[:TARGET[:OPTIONS]].
+func (n Node) boundByUser(mount string) bool {
+	for bind := range strings.SplitSeq(env(n.Env, "APPTAINER_BIND"), ",") {
+		if f := strings.Split(bind, ":"); f[min(1, len(f)-1)] == mount {
+			return true
+		}
+	}
+	return false
 }
 
 // paths lists the Landlock rules.
@@ -433,7 +458,13 @@ func (r *resolver) paths() {
 	r.readable = r.entries(fs.Read)
 	for _, o := range r.rs.Policy.Open {
 		switch {
-		case o.Path == "" || o.Access == policy.AccessDevice:
+		case o.Path == "":
+		case o.Access == policy.AccessDevice:
+			if r.rs.Node.Stat(o.Path).Dir {
+				r.refuse(Problem{What: o.Path + " is opened as a device and is a folder (" + o.From + ")", Do: "name the devices in it, or a pattern: " + o.Path + "/*"})
+			}
+		case o.Access == policy.AccessWrite && withinAny(o.Path, []string{"/proc", "/sys"}):
+			r.refuse(Problem{What: o.Path + " cannot be opened for writing: the kernel's own settings are read-only in every fence (" + o.From + ")", Do: "take the entry out; reading needs none"})
 		case r.ledAway(o.Path, o.Access != policy.AccessRead):
 			r.refuse(Problem{What: fmt.Sprintf("%s is opened by the policy and leads through a link to %s, which is closed (%s)", o.Path, r.rs.Node.Real(o.Path), o.From), Do: "open that path itself, with a reason"})
 		case withinAny(o.Path, protected) && o.Access != policy.AccessRead:
@@ -472,6 +503,7 @@ func (r *resolver) paths() {
 	}
 	if r.rs.Form == Namespace {
 		r.rule("/dev/shm", rightsRead|rightsChange)
+		r.rule("/dev/mqueue", rightsRead|rightsChange)
 	}
 	for _, d := range r.rs.Node.Stdio {
 		if !d.File {
@@ -581,8 +613,8 @@ func (r *resolver) except(p string, rights uint64, not []string, listed bool) {
 	// below, so a folder with something hidden in it cannot be listed; with
 	// something merely unwritable it can.
 	hides := slices.ContainsFunc(r.rs.Hidden, func(h Hidden) bool { return within(h.Path, p) })
-	if p == "/" && !hides && rights&rightsChange == 0 {
-		r.rule(p, ll.AccessFSReadDir)
+	if !hides {
+		r.rule(p, rights&ll.AccessFSReadDir)
 	}
 	for _, name := range r.rs.Node.ReadDir(p) {
 		child := path.Join(p, name)
@@ -609,7 +641,7 @@ func (r *resolver) rule(p string, rights uint64) {
 	f := n.Stat(p)
 	if r.rs.Form == Namespace && withinAny(p, []string{"/dev"}) {
 		// /dev will be ours: these exist, and are what their names say.
-		f = File{Exists: true, Dir: p == "/dev/pts" || p == "/dev/shm"}
+		f = File{Exists: true, Dir: slices.Contains([]string{"/dev/pts", "/dev/shm", "/dev/mqueue"}, p)}
 		if slices.Contains(devNodes, path.Base(p)) && !n.Stat(p).Exists {
 			return
 		}

@@ -292,13 +292,18 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// The hint is one line for each advice, with what may be accepted.
+// The hint is one line for each advice, with what may be accepted; all of it
+// together, and only where accepting is enough.
 func TestRefusal_Hint(t *testing.T) {
 	r := &Refusal{Problems: []Problem{
-		{What: "a", Do: "do this", Accept: "sockets"}, {What: "b", Do: "do this", Accept: "sockets"}, {What: "c"},
+		{What: "a", Do: "do this", Accept: "sockets"}, {What: "b", Do: "do that\ndo this", Accept: "host-tmp"}, {What: "c", Accept: "sockets"},
 	}}
-	if got, want := r.Hint(), "do this\n"+`or take the risk by name: --accept sockets --why "..."`; got != want {
+	if got, want := r.Hint(), "do this\ndo that\n"+`or take the risk by name: --accept sockets --accept host-tmp --why "..."`; got != want {
 		t.Errorf("hint:\n%s\nwant:\n%s", got, want)
+	}
+	never := &Refusal{Problems: append(r.Problems, Problem{What: "d"})}
+	if got, want := never.Hint(), "do this\ndo that"; got != want {
+		t.Errorf("hint where one cannot be accepted:\n%s\nwant:\n%s", got, want)
 	}
 	if got := r.Error(); got != "a; b; c" {
 		t.Errorf("error: %s", got)

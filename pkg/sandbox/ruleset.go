@@ -7,6 +7,7 @@
 package sandbox
 
 import (
+	"slices"
 	"strings"
 
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
@@ -103,19 +104,22 @@ func (r *Refusal) Error() string {
 	return strings.Join(whats, "; ")
 }
 
-// Hint is what to do about it, one line for each different advice.
+// Hint is what to do about it: one line for each different advice, and the
+// risks that can be taken instead, where that would be enough.
 func (r *Refusal) Hint() string {
-	var lines []string
-	seen := map[string]bool{}
+	var lines, risks []string
 	for _, p := range r.Problems {
-		if p.Do != "" && !seen[p.Do] {
-			seen[p.Do] = true
-			lines = append(lines, p.Do)
+		for line := range strings.SplitSeq(p.Do, "\n") {
+			if line != "" && !slices.Contains(lines, line) {
+				lines = append(lines, line)
+			}
 		}
-		if line := "or take the risk by name: --accept " + p.Accept + ` --why "..."`; p.Accept != "" && !seen[line] {
-			seen[line] = true
-			lines = append(lines, line)
+		if risk := "--accept " + p.Accept; !slices.Contains(risks, risk) {
+			risks = append(risks, risk)
 		}
+	}
+	if !slices.Contains(risks, "--accept ") {
+		lines = append(lines, "or take the risk by name: "+strings.Join(risks, " ")+` --why "..."`)
 	}
 	return strings.Join(lines, "\n")
 }

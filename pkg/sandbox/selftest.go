@@ -274,8 +274,9 @@ func above(byID map[int]host.Mount, m host.Mount, base int) bool {
 func unreachable(h Hidden) error {
 	fd, err := unix.Open(h.Path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		// Refused, gone, or a socket, which cannot be opened.
-		if err == unix.EACCES || err == unix.ENOENT || err == unix.ENXIO {
+		// Refused, gone, a socket, which cannot be opened, or a FUSE filesystem
+		// whose server has died, which none can bring back.
+		if err == unix.EACCES || err == unix.ENOENT || err == unix.ENXIO || err == unix.ENOTCONN {
 			return nil
 		}
 		return fmt.Errorf("opening it gave %v", err)

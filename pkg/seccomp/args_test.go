@@ -83,6 +83,7 @@ func TestProgram_Arguments(t *testing.T) {
 		{"clone", []uint64{0x3d0f00}, ok, ok},                              // pthread_create
 		{"clone", []uint64{unix.CLONE_VM | unix.CLONE_VFORK | 17}, ok, ok}, // posix_spawn
 		{"clone", []uint64{unix.CLONE_NEWUSER | 17}, perm, perm},
+		{"clone", []uint64{unix.CLONE_PARENT | 17}, perm, perm},
 		{"clone", []uint64{unix.CLONE_NEWNS}, perm, perm},
 		{"clone", []uint64{unix.CLONE_NEWNET}, perm, perm},
 		{"clone", []uint64{unix.CLONE_NEWPID}, perm, perm},

@@ -181,7 +181,8 @@ func tested(s Spec) map[string]Tree {
 	const pgidOrAll = ^uint32(0) // -1, as the kernel reads a pid_t
 	eperm := Fail(unix.EPERM)
 	t := map[string]Tree{
-		"clone": only(0, namespaces, eperm, 0),
+		// CLONE_PARENT hands the caller, who waits for one child, another.
+		"clone": only(0, namespaces|unix.CLONE_PARENT, eperm, 0),
 
 		// Typing into the terminal (TIOCSTI), into the console's selection
 		// (TIOCLINUX), or stealing the console's output (TIOCCONS).
