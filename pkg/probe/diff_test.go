@@ -150,7 +150,21 @@ func TestDiff_Answer(t *testing.T) {
 			set(a, "fs.shared.list[/proj]", Absent, "masked")
 			set(a, "fs.shared.write[/proj]", Absent, "masked")
 		}, want: Yes, row: "Shared", words: "visible visible masked"},
-		{name: "one of two shared paths was not tried, outside a container", change: func(h, b, a *Report) { a.Subject.Runtime = "" }, want: CannotTell, row: "Shared", words: "visible visible could not tell", says: "/proj]: not tried"},
+		{name: "one of two shared paths was not tried, outside a container", change: func(h, b, a *Report) { a.Subject.Runtime = "" }, want: CannotTell, row: "Shared", words: "visible visible could not tell", says: "/proj]: not tried; give probe the same flags in both runs"},
+		{name: "below a home that is not there", change: func(h, b, a *Report) { set(b, "fs.shared.list[/home/ada/sub]", Reachable) }, want: Yes, row: "Shared", words: "visible visible not mounted"},
+		{name: "below a path that is there", change: func(h, b, a *Report) {
+			set(a, "fs.shared.list[/home/ada]", Denied, "landlock_fs", "EACCES")
+			set(b, "fs.shared.list[/home/ada/sub]", Reachable)
+		}, want: CannotTell, row: "Shared", words: "visible visible could not tell", says: "/home/ada/sub]: not tried"},
+		{name: "below a mount that is no shared storage there", change: func(h, b, a *Report) {
+			set(b, "fs.shared.list[/scratch/ada]", Reachable)
+			set(a, "fs.writable[/scratch]", Denied)
+		}, want: CannotTell, row: "Shared", words: "visible visible could not tell", says: "/scratch/ada]: not tried"},
+		{name: "below a folder that every container has", change: func(h, b, a *Report) {
+			set(b, "fs.shared.list[/tmp/ada]", Reachable)
+			set(a, "fs.tmp[/tmp]", Reachable)
+		}, want: CannotTell, row: "Shared", words: "visible visible could not tell", says: "/tmp/ada]: not tried"},
+		{name: "a folder of the image's own is no mount", change: func(h, b, a *Report) { set(a, "fs.writable[/home]", Denied) }, want: Yes, row: "Shared", words: "visible visible not mounted"},
 		{name: "the mounts could not be listed", change: func(h, b, a *Report) { set(a, "fs.mounts", Error) }, want: CannotTell, row: "Shared", words: "visible visible could not tell"},
 		{name: "a shared path hung", change: func(h, b, a *Report) { set(a, "fs.shared.list[/proj]", Timeout) }, want: CannotTell, row: "Shared", words: "visible visible could not tell", says: "deadline"},
 		{name: "nothing was mounted before either", noHost: true, change: func(h, b, a *Report) {

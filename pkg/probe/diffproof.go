@@ -91,21 +91,26 @@ func (v views) walked(socket string) bool {
 // unmounted says whether k, a path that a control report found shared, is
 // shown to be no mount behind the fence: the kernel's list of mounts was read
 // there, in a container, and neither the path nor anything above it was on
-// it. Outside a container a path needs no mount of its own, so only an
-// attempt counts.
+// it. A path above it that is not there, or has something else in its place,
+// leaves no room for k. Outside a container a path needs no mount of its own,
+// so only an attempt counts.
 func (v views) unmounted(k Key) bool {
 	if !v.after.mountsListed() {
 		return false
 	}
 	listed := 0
 	for _, f := range v.after.rep.Checks {
-		if f.ID != k.ID {
-			continue
-		}
-		if slices.Contains([]Outcome{Error, Timeout, Skipped}, f.Outcome) || k.Target == f.Target || strings.HasPrefix(k.Target, f.Target+"/") && f.Target != "" {
+		same := f.ID == k.ID
+		// Mounts that are no shared storage, and what every container has as its own, were tried by these.
+		local := f.ID == "fs.tmp" || f.ID == "fs.writable" && !slices.Contains(usualDirs, f.Target)
+		above := f.Target != "" && (k.Target == f.Target || strings.HasPrefix(k.Target, f.Target+"/"))
+		switch {
+		case same && slices.Contains([]Outcome{Error, Timeout, Skipped}, f.Outcome),
+			(same || local) && above && f.Outcome != Absent:
 			return false
+		case same:
+			listed++
 		}
-		listed++
 	}
 	return listed > 0 && listed < maxListed
 }

@@ -168,7 +168,11 @@ func (v views) doorCell(rule rowRule, r *view) Cell {
 		if r.unlisted(k) {
 			return Cell{Word: string(CannotTell), Why: "the mounts could not be listed", RestsOn: by[unknown]}
 		}
-		return Cell{Word: string(CannotTell), Why: fmt.Sprintf("%s: %s", k, why(r.seen(k))), RestsOn: by[unknown]}
+		reason := fmt.Sprintf("%s: %s", k, why(r.seen(k)))
+		if r.seen(k) == nil {
+			reason += "; give probe the same flags in both runs"
+		}
+		return Cell{Word: string(CannotTell), Why: reason, RestsOn: by[unknown]}
 	case len(by[shut]) > 0:
 		c := Cell{Word: rule.word(r, by[shut]), RestsOn: by[shut], state: shut}
 		c.always = rule.control != "" && !slices.ContainsFunc(by[shut], func(k Key) bool {

@@ -76,8 +76,8 @@ func sharedPaths(named []string, getenv func(string) string, ms []mount, contain
 		}
 	}
 	for _, v := range sharedVars {
-		if p := getenv(v); filepath.IsAbs(p) && path.Clean(p) != "/" {
-			list = append(list, path.Clean(p))
+		if p := path.Clean(getenv(v)); filepath.IsAbs(p) && p != "/" && !ofTheRuntime(p) {
+			list = append(list, p)
 		}
 	}
 	return dedupe(list)
@@ -101,8 +101,13 @@ func siteBind(m mount) bool {
 	case m.FS == "tmpfs" && m.Root == "/":
 		return false
 	}
-	return !slices.ContainsFunc(runtimeBinds, func(b string) bool {
-		return m.Point == b || strings.HasPrefix(m.Point, b+"/") || strings.HasSuffix(b, "-") && strings.HasPrefix(m.Point, b)
+	return !ofTheRuntime(m.Point)
+}
+
+// ofTheRuntime says whether a path is one of runtimeBinds, or below one.
+func ofTheRuntime(p string) bool {
+	return slices.ContainsFunc(runtimeBinds, func(b string) bool {
+		return p == b || strings.HasPrefix(p, b+"/") || strings.HasSuffix(b, "-") && strings.HasPrefix(p, b)
 	})
 }
 

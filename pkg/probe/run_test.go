@@ -44,7 +44,7 @@ func newPlace(t *testing.T) testPlace {
 }
 
 func (p testPlace) options() Options {
-	return Options{Shared: []string{p.shared}, Canary: p.canary}
+	return Options{Shared: []string{p.shared, p.home}, Canary: p.canary}
 }
 
 func mkdir(t *testing.T, d string) {

@@ -60,7 +60,7 @@ func TestMountAt(t *testing.T) {
 }
 
 func TestSharedPaths(t *testing.T) {
-	env := map[string]string{"HOME": "/home/u x/", "SCRATCH": "/scratch/u", "WORK": "relative", "PROJECT": "/"}
+	env := map[string]string{"HOME": "/home/u x/", "SCRATCH": "/scratch/u", "WORK": "relative", "PROJECT": "/", "SLURM_SUBMIT_DIR": "/tmp/u/job"}
 	getenv := func(k string) string { return env[k] }
 	ms := parseMounts(someMounts)
 	got := strings.Join(sharedPaths([]string{"/named"}, getenv, ms, "apptainer"), "|")

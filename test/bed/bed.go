@@ -273,8 +273,19 @@ func TempDir(t testing.TB) string {
 // SharedDir is TempDir on the site's shared project, in the checkout's folder.
 func SharedDir(t testing.TB) string {
 	t.Helper()
+	return siteDir(t, Checkout)
+}
+
+// HomeDir is TempDir in the person's home, which is on shared storage too.
+func HomeDir(t testing.TB) string {
+	t.Helper()
+	return siteDir(t, Person(t).Home)
+}
+
+func siteDir(t testing.TB, parent string) string {
+	t.Helper()
 	Require(t, "site")
-	dir, err := os.MkdirTemp(Checkout, "test-")
+	dir, err := os.MkdirTemp(parent, "test-")
 	if err != nil {
 		t.Fatal(err)
 	}

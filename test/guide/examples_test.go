@@ -16,8 +16,13 @@ import (
 // might write them.
 func withExamples(t *testing.T) place {
 	t.Helper()
+	return newPlace(t).examples()
+}
+
+func (p place) examples() place {
+	t := p.t
+	t.Helper()
 	bed.Require(t, "slurm")
-	p := newPlace(t)
 	files, err := filepath.Glob("../../examples/*")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no examples: %v", err)
@@ -51,16 +56,22 @@ func (p place) log(pattern string) string {
 	return string(data)
 }
 
+// In the shared project as in a folder below the home, which the fenced
+// container knows nothing of.
 func TestExamples_Reach(t *testing.T) {
-	t.Parallel()
-	p := withExamples(t)
-	r := p.submit("reach.sbatch", "img.sif")
-	log := p.log("reach-*.log")
-	if r.code != 0 || !strings.Contains(log, "\nok  Shared project filesystem                  visible  visible  not mounted\n") || strings.Count(log, "\nanswer: yes") != 2 {
-		t.Errorf("exit code %d\n%s%s", r.code, r.stderr, log)
-	}
-	if page := p.log("reach-*/isolation.md"); !strings.Contains(page, "| Shared project filesystem | visible | visible | not mounted |") {
-		t.Errorf("the page for operators:\n%s", page)
+	for name, dir := range map[string]func(testing.TB) string{"project": bed.SharedDir, "home": bed.HomeDir} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := placeIn(t, dir).examples()
+			r := p.submit("reach.sbatch", "img.sif")
+			log := p.log("reach-*.log")
+			if r.code != 0 || !strings.Contains(log, "\nok  Shared project filesystem                  visible  visible  not mounted\n") || strings.Count(log, "\nanswer: yes") != 2 {
+				t.Errorf("exit code %d\n%s%s", r.code, r.stderr, log)
+			}
+			if page := p.log("reach-*/isolation.md"); !strings.Contains(page, "| Shared project filesystem | visible | visible | not mounted |") {
+				t.Errorf("the page for operators:\n%s", page)
+			}
+		})
 	}
 }
 

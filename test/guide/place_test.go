@@ -24,8 +24,13 @@ type place struct {
 
 func newPlace(t *testing.T) place {
 	t.Helper()
+	return placeIn(t, bed.SharedDir)
+}
+
+func placeIn(t *testing.T, dir func(testing.TB) string) place {
+	t.Helper()
 	bed.Require(t, "images", "site")
-	p := place{t, bed.SharedDir(t)}
+	p := place{t, dir(t)}
 	if err := os.Mkdir(p.path("bin"), 0o755); err != nil {
 		t.Fatal(err)
 	}
