@@ -204,19 +204,21 @@ func start(o options, argv []string) error {
 	if err != nil {
 		return err
 	}
+	var line []byte
+	if o.statusFD >= 0 {
+		status, err := rs.Status()
+		if err == nil {
+			line, err = json.Marshal(status)
+		}
+		if err != nil {
+			return notFenced(err, "")
+		}
+	}
 	if err := sandbox.Enforce(rs); err != nil {
 		return notFenced(err, "fence check says what this node can enforce")
 	}
 	if o.statusFD >= 0 {
-		status, err := rs.Status()
-		var line []byte
-		if err == nil {
-			line, err = json.Marshal(status)
-		}
-		if err == nil {
-			err = writeAll(o.statusFD, append(line, '\n'))
-		}
-		if err != nil {
+		if err := writeAll(o.statusFD, append(line, '\n')); err != nil {
 			return notFenced(fmt.Errorf("writing the status line to descriptor %d: %w", o.statusFD, err), "")
 		}
 	}

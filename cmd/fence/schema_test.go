@@ -72,6 +72,7 @@ func TestRecords_Real(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tmp := t.TempDir()
 	type record struct {
 		name string
 		data []byte
@@ -79,7 +80,7 @@ func TestRecords_Real(t *testing.T) {
 	}
 	records := []record{{"fence.check", fence(t, []int{0, 1}, "check", "--json"), &Check{}}}
 	if namespaces {
-		opened := []string{"--read", "/usr/share", "--why", "a test", "--limit", "nproc=unlimited", "--hide", "/etc/passwd"}
+		opened := []string{"--read", "/usr/share", "--why", "a test", "--limit", "nproc=unlimited", "--hide", "/etc/passwd", "--hide", tmp, "--hide", "/no/such"}
 		status, words, ok := bytes.Cut(fence(t, []int{0}, slices.Concat(opened, []string{"--status-fd", "1", "--", "echo", "ran"})...), []byte("\n"))
 		if !ok || string(words) != "ran\n" {
 			t.Errorf("after the status line came %q", words)
@@ -133,6 +134,12 @@ func TestRecords_Real(t *testing.T) {
 			}
 			if want := (policy.Loosening{What: "read /usr/share", Why: "a test", From: "--read"}); !slices.Contains(s.Opened, want) {
 				t.Errorf("opened: %+v", s.Opened)
+			}
+			// What was there before the fence hid it is not absent.
+			for _, want := range []sandbox.Hidden{{Path: tmp, How: "masked", Dir: true}, {Path: "/no/such", How: "absent"}} {
+				if got := slices.DeleteFunc(slices.Clone(s.Hidden), func(h sandbox.Hidden) bool { return h.Path != want.Path }); !slices.Equal(got, []sandbox.Hidden{want}) {
+					t.Errorf("hidden: %+v, want %+v", got, want)
+				}
 			}
 		case *Check:
 			if len(s.Policies) != 4 || s.Policies[0].Policy != "strict" {

@@ -285,7 +285,7 @@ why = "w"
 	if !reflect.DeepEqual(p, q) {
 		t.Errorf("got  %+v\nwant %+v", q, p)
 	}
-	if strict := mustParse(t, v1+"extends = \"strict\"\n"); strict.Digest() == p.Digest() || len(strict.Digest()) != len("sha256:")+64 {
+	if strict := mustParse(t, v1+"extends = \"strict\"\n"); strict.Digest() == p.Digest() || len(strict.Digest()) != 64 {
 		t.Errorf("digest %s", strict.Digest())
 	}
 }

@@ -149,7 +149,7 @@ func (p Policy) Digest() string {
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}
-	return fmt.Sprintf("sha256:%x", sha256.Sum256(data))
+	return fmt.Sprintf("%x", sha256.Sum256(data))
 }
 
 func (o Open) String() string {

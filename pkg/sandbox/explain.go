@@ -3,12 +3,14 @@ package sandbox
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/landlock-lsm/go-landlock/landlock"
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 
 	"fence/pkg/policy"
+	"fence/pkg/seccomp"
 )
 
 // Leg is one leg of the lethal trifecta (Simon Willison, 2025): private data,
@@ -20,26 +22,41 @@ type Leg struct {
 	Why  string `json:"why"`
 }
 
-// Trifecta says which legs the command has.
+// Trifecta says which legs the command has. "No" is said of what was hidden,
+// never of what nobody knows.
 func (rs Ruleset) Trifecta() []Leg {
-	private := Leg{"private data", "no", "shared storage, home and the node's sockets are out of reach"}
-	var opened []string
-	for _, o := range rs.Policy.Open {
+	p, granted := rs.Policy, slices.Concat(rs.Policy.Filesystem.Read, rs.Policy.Filesystem.Write)
+	hides := func(set string) bool { return slices.Contains(p.Filesystem.Hide, set) }
+	byLandlock := func(h Hidden) bool { return h.How == "landlock" }
+	opened := slices.DeleteFunc(slices.Clone(granted), func(e string) bool { return e == policy.SetRoot || e == policy.SetTmp })
+	for _, o := range p.Open {
 		if o.Path != "" && o.Access != policy.AccessDevice {
 			opened = append(opened, o.Path)
 		}
 	}
-	if len(opened) > 0 {
-		private = Leg{"private data", "by policy", "what lies in " + strings.Join(opened, ", ")}
-	}
-	for _, h := range rs.Hidden {
-		if h.How == "landlock" {
-			private = Leg{"private data", "by policy", "hidden paths are closed by Landlock alone: names and sizes can be seen"}
+	var seen []string // what may be private
+	note := func(so bool, what string) {
+		if so {
+			seen = append(seen, what)
 		}
 	}
+	note(len(opened) > 0, "what lies in "+strings.Join(opened, ", "))
+	note(!hides(policy.SetShared), "the policy does not hide @shared")
+	note(!hides(policy.SetHome), "the policy does not hide @home")
+	note(rs.Node.Container == "" && slices.Contains(granted, policy.SetRoot), "the node's own disk, but for what is hidden; --hide PATH and /etc/fence/site.toml hide more")
+	note(slices.ContainsFunc(rs.Hidden, byLandlock), "hidden paths are closed by Landlock alone: names and sizes can be seen")
+	private := Leg{"private data", "no", "shared storage and home are out of reach"}
+	if len(seen) > 0 {
+		private = Leg{"private data", "by policy", strings.Join(seen, "; ")}
+	}
 	external := Leg{"a way out", "no", "no Internet sockets, no sockets of daemons"}
-	if rs.Policy.Network.Mode == policy.NetworkHost {
-		external = Leg{"a way out", "yes", "the host's network: " + rs.Policy.Network.Why}
+	switch {
+	case p.Network.Mode == policy.NetworkHost:
+		external = Leg{"a way out", "yes", "the host's network: " + p.Network.Why}
+	case !hides(policy.SetSockets):
+		external = Leg{"a way out", "by policy", "the policy does not hide @sockets"}
+	case rs.Handled.FS&ll.AccessFSResolveUnix == 0 && slices.ContainsFunc(rs.Hidden, func(h Hidden) bool { return byLandlock(h) && h.Set == policy.SetSockets }):
+		external = Leg{"a way out", "by policy", "the node's daemons can be connected to"}
 	}
 	return []Leg{private, {"untrusted content", "yes", "the command itself, and what it reads"}, external}
 }
@@ -60,14 +77,15 @@ func (rs Ruleset) Explain(w io.Writer) error {
 	})
 	row("network", "%s", rs.Policy.Network.Mode)
 	row("workdir", "%s", rs.Workdir)
-	for i, h := range rs.Hidden {
+	hidden := rs.hidden()
+	for i, h := range hidden {
 		by := h.Set
 		if by == "" {
 			by = "named"
 		}
 		row(first(i, "hidden"), "%s (%s, %s)", h.Path, by, h.How)
 	}
-	if len(rs.Hidden) == 0 {
+	if len(hidden) == 0 {
 		row("hidden", "nothing that the policy hides exists here")
 	}
 	for i, p := range rs.Paths {
@@ -84,8 +102,11 @@ func (rs Ruleset) Explain(w io.Writer) error {
 	}
 	for i, o := range rs.Policy.Whys() {
 		row(first(i, "opened"), "%s: %s", o.What, o.Why)
+		if name, ok := strings.CutPrefix(o.What, "syscall "); ok && seccomp.Warning(name) != "" {
+			row("", "  with it, %s", seccomp.Warning(name))
+		}
 	}
-	for i, l := range rs.Lost {
+	for i, l := range slices.Concat(rs.Lost, rs.Moved()) {
 		row(first(i, "lost"), "%s", l)
 	}
 	for i, leg := range rs.Trifecta() {

@@ -1,7 +1,10 @@
 package sandbox
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 
 	"fence/pkg/policy"
 	"fence/pkg/seccomp"
@@ -44,7 +47,8 @@ type Filter struct {
 	Allowed []string `json:"allowed"` // system calls that the policy opened
 }
 
-// Status describes rs.
+// Status describes rs. It looks at the node once more, so it is asked for
+// before Enforce.
 func (rs Ruleset) Status() (Status, error) {
 	prog, err := seccomp.Program(rs.Filter)
 	if err != nil {
@@ -62,9 +66,30 @@ func (rs Ruleset) Status() (Status, error) {
 		Landlock: Landlock{rs.Node.Landlock.ABI, rs.Handled.FS, rs.Handled.Net, rs.Handled.Scoped, len(rs.Paths)},
 		Seccomp:  Filter{seccomp.Digest(prog), list(rs.Filter.Allow)},
 
-		Namespaces: rs.Node.Namespaces.names(), Hidden: list(rs.Hidden), DroppedEnv: list(rs.Dropped),
-		Opened: list(opened), Lost: list(rs.Lost), Workdir: rs.Workdir,
+		Namespaces: rs.Node.Namespaces.names(), Hidden: list(rs.hidden()), DroppedEnv: list(rs.Dropped),
+		Opened: list(opened), Lost: list(slices.Concat(rs.Lost, rs.Moved())), Workdir: rs.Workdir,
 	}, nil
+}
+
+// hidden is rs.Hidden with the paths that somebody named and that are not here:
+// one of them may be mistyped.
+func (rs Ruleset) hidden() []Hidden {
+	all := slices.Clone(rs.Hidden)
+	for _, h := range rs.Policy.Filesystem.Hide {
+		if !strings.HasPrefix(h, "@") && !rs.Node.Stat(h).Exists {
+			all = append(all, Hidden{Path: h, How: "absent"})
+		}
+	}
+	return all
+}
+
+// Moved says that the command does not start where the fence was started, and
+// nobody asked for that.
+func (rs Ruleset) Moved() []string {
+	if rs.Workdir == rs.Node.Workdir {
+		return nil
+	}
+	return []string{"the working folder is " + rs.Workdir + ": " + cmp.Or(rs.Node.Workdir, "the caller's") + " is out of the command's reach"}
 }
 
 // list is never null in JSON.
