@@ -205,8 +205,8 @@ func setLimits(list []policy.Limit) error {
 // PATH that the command will have, inside the fence. It returns only on
 // error: a *NotFoundError or the error of execve(2).
 func Exec(rs Ruleset, argv []string) error {
-	candidates := []string{argv[0]}
-	if !strings.Contains(argv[0], "/") {
+	candidates, search := []string{argv[0]}, !strings.Contains(argv[0], "/")
+	if search {
 		candidates = nil
 		for _, dir := range strings.Split(cmp.Or(env(rs.Env, "PATH"), defaultPath), ":") {
 			if argv[0] == "" {
@@ -223,6 +223,12 @@ func Exec(rs Ruleset, argv []string) error {
 		switch err {
 		case unix.ENOENT, unix.ENOTDIR, nil:
 		case unix.EACCES:
+			// Of a search only a file counts, as bash has it: not a folder, nor
+			// what may lie in one that cannot be entered.
+			var st unix.Stat_t
+			if search && (unix.Stat(c, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG) {
+				continue
+			}
 			denied = &os.PathError{Op: "executing", Path: c, Err: err}
 		default:
 			return &os.PathError{Op: "executing", Path: c, Err: err}
