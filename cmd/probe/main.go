@@ -93,7 +93,11 @@ func readReport(name string) (probe.Report, error) {
 		in, shown = f, name
 	}
 	r, err := probe.Decode(shown, in)
-	if err != nil {
+	var schema *probe.SchemaError
+	switch {
+	case errors.As(err, &schema):
+		return r, cli.Usagef("'probe > FILE' writes a report; make all of them with this version of probe", "%w", err)
+	case err != nil:
 		return r, cli.Usagef("'probe > FILE' writes a report; if the run failed, FILE is empty or cut short", "%w", err)
 	}
 	return r, nil

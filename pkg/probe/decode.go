@@ -23,6 +23,14 @@ var (
 	checkID    = regexp.MustCompile(`^[a-z0-9_]+(\.[a-z0-9_-]+)*$`)
 )
 
+// SchemaError says that a file is a record of another kind, or of another
+// version of the format.
+type SchemaError struct{ Name, Got, Want string }
+
+func (e *SchemaError) Error() string {
+	return fmt.Sprintf("%s: its schema is %q, and this probe reads %q", e.Name, clip(e.Got, 60), e.Want)
+}
+
 // Decode reads one report from r; name is what errors call it. It takes only
 // what Report.Write would have written: a report that was cut short, edited
 // into something else or made by a later format is an error that names the
@@ -36,7 +44,7 @@ func Decode(name string, r io.Reader) (Report, error) {
 		return Report{}, fmt.Errorf("%s: larger than %d MiB, so not a probe report", name, maxReport>>20)
 	}
 	if s := schemaOf(data); s != "" && s != ReportSchema {
-		return Report{}, fmt.Errorf("%s: its schema is %q, must be %q", name, clip(s, 60), ReportSchema)
+		return Report{}, &SchemaError{name, s, ReportSchema}
 	}
 	var rep Report
 	lines, err := strictjson.Unmarshal(data, &rep)
@@ -46,6 +54,9 @@ func Decode(name string, r io.Reader) (Report, error) {
 		return Report{}, fmt.Errorf("%s:%d: %s", name, at.Line, printable(clip(at.Msg, 200)))
 	case err != nil:
 		return Report{}, fmt.Errorf("%s: %w", name, err)
+	}
+	if rep.Schema != ReportSchema {
+		return Report{}, &SchemaError{name, rep.Schema, ReportSchema}
 	}
 	if i, err := rep.check(); err != nil {
 		if i < 0 {
@@ -102,9 +113,6 @@ func (f Finding) Key() Key { return Key{f.ID, f.Target} }
 // check finds what a well-formed report cannot hold, and the index of the
 // finding it is in, -1 for none.
 func (r Report) check() (int, error) {
-	if r.Schema != ReportSchema {
-		return -1, fmt.Errorf("its schema is %q, must be %q", clip(r.Schema, 60), ReportSchema)
-	}
 	if _, err := time.Parse(time.RFC3339Nano, r.Run.Time); err != nil {
 		return -1, fmt.Errorf("run.time %q is not a time", clip(r.Run.Time, 60))
 	}
@@ -143,7 +151,8 @@ func (r Report) check() (int, error) {
 	return -1, nil
 }
 
-// schemaOf is the schema that data claims, "" when that cannot be said.
+// schemaOf is the schema that data claims, "" when that cannot be said. It
+// is asked before the fields are: those of another version are others.
 func schemaOf(data []byte) string {
 	var head struct {
 		Schema string `json:"schema"`

@@ -232,12 +232,15 @@ func readCanary(file string) (*Canary, error) {
 	if err != nil {
 		return nil, fmt.Errorf("canary file: %w", err)
 	}
+	if s := schemaOf(data); s != "" && s != CanarySchema {
+		return nil, &SchemaError{"canary file " + file, s, CanarySchema}
+	}
 	var c Canary
 	if _, err := strictjson.Unmarshal(data, &c); err != nil {
 		return nil, fmt.Errorf("canary file %s: %w", file, err)
 	}
 	if c.Schema != CanarySchema {
-		return nil, fmt.Errorf("canary file %s: its schema is %q, must be %q", file, clip(c.Schema, 60), CanarySchema)
+		return nil, &SchemaError{"canary file " + file, c.Schema, CanarySchema}
 	}
 	for _, hp := range append(append([]string{}, c.TCP...), c.UDP...) {
 		if _, err := netip.ParseAddrPort(hp); err != nil {
