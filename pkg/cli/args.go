@@ -4,7 +4,9 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
@@ -43,7 +45,7 @@ func reorder(c *cli.Command, args []string) []string {
 			if !takesNext(c.Flags, a) {
 				continue
 			}
-			if i++; i == len(args) {
+			if i++; i == len(args) || isFlag(c.Flags, args[i]) {
 				return flags // the parser's to refuse: no argument may stand where the value is missing
 			}
 			flags = append(flags, args[i])
@@ -70,19 +72,44 @@ func subcommand(c *cli.Command, name string) *cli.Command {
 // takesNext says whether the word after arg is the value of arg. A flag that
 // nobody declared takes none: the parser will refuse it by name.
 func takesNext(flags []cli.Flag, arg string) bool {
-	name := strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-")
-	if strings.Contains(name, "=") {
-		return false
-	}
+	d, ok := declared(flags, strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-")).(cli.DocGenerationFlag)
+	return ok && d.TakesValue()
+}
+
+// isFlag says that a word is no value of the flag before it, as the parser
+// would take it: "--before --expect strict" lacks one. --before=--expect
+// means it.
+func isFlag(flags []cli.Flag, word string) bool {
+	return strings.HasPrefix(word, "--") || strings.HasPrefix(word, "-") && declared(flags, word[1:]) != nil
+}
+
+// declared is the flag of that name, nil if there is none.
+func declared(flags []cli.Flag, name string) cli.Flag {
 	for _, f := range flags {
-		for _, n := range f.Names() {
-			if n == name {
-				d, ok := f.(cli.DocGenerationFlag)
-				return ok && d.TakesValue()
-			}
+		if slices.Contains(f.Names(), name) {
+			return f
 		}
 	}
-	return false
+	return nil
+}
+
+// describe is what a flag's usage says: the word for its value, "" if it
+// takes none, and the text.
+func describe(f cli.Flag) (value, text string) {
+	d, ok := f.(cli.DocGenerationFlag)
+	if !ok {
+		return "", ""
+	}
+	text = d.GetUsage()
+	if before, rest, ok := strings.Cut(text, "`"); ok {
+		if word, after, ok := strings.Cut(rest, "`"); ok {
+			return word, before + word + after
+		}
+	}
+	if d.TakesValue() {
+		value = "VALUE"
+	}
+	return value, text
 }
 
 // flagNames lists the long names of c's flags, for Suggest.
@@ -106,13 +133,25 @@ func usageError(ctx *cli.Context, err error, _ bool) error {
 	}
 	hint := "run '" + ctx.Command.HelpName + " --help' for the flags"
 	if name, ok := strings.CutPrefix(err.Error(), "flag needs an argument: -"); ok {
-		return Usagef(hint, "--%s needs a value", strings.TrimPrefix(name, "-"))
+		name = strings.TrimPrefix(name, "-")
+		value, _ := describe(declared(ctx.Command.Flags, name))
+		return Usagef(hint, "--%s needs a value: --%[1]s %s", name, value)
 	}
 	// The standard library's flag package: invalid value "x" for flag -n: WHY
 	if rest, ok := strings.CutPrefix(err.Error(), "invalid value "); ok {
 		if value, rest, ok := strings.Cut(rest, " for flag -"); ok {
 			name, _, _ := strings.Cut(rest, ": ")
-			return Usagef(hint, "--%s: %s is not a value that it takes", strings.TrimPrefix(name, "-"), value)
+			name = strings.TrimPrefix(name, "-")
+			if _, ok := declared(ctx.Command.Flags, name).(*cli.DurationFlag); ok {
+				example := "30s"
+				if n, err := strconv.Unquote(value); err == nil {
+					if _, err := time.ParseDuration(n + "s"); err == nil {
+						example = n + "s"
+					}
+				}
+				hint = "a time has a unit: --" + name + " " + example
+			}
+			return Usagef(hint, "--%s: %s is not a value that it takes", name, value)
 		}
 	}
 	what, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")

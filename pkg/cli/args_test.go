@@ -35,11 +35,17 @@ func TestReorder(t *testing.T) {
 		{"gate a -json b", "gate -json a b"},
 		{"gate - --expect -", "gate --expect - -"},
 		{"gate a --expect", "gate --expect"}, // and so the parser says that a value is missing
+		{"gate a --before --expect strict", "gate --before"},
+		{"gate a --before -json", "gate --before"},
+		{"gate a --before --nonsense", "gate --before"},
+		{"gate a --before -- x", "gate --before"},
+		{"gate a --before=--expect --expect -5", "gate --before=--expect --expect -5 a"},
 		{"gate a --nonsense b", "gate --nonsense a b"},
 		{"gate a -- --before x", "gate -- a --before x"},
 		{"gate -- a --before", "gate -- a --before"},
 		{"run x --tty", "run x --tty"},
 		{"run --tty x --domain", "run --tty x --domain"},
+		{"run --domain -- x", "run --domain"},
 		{"run --domain gate -- x --tty", "run --domain gate -- x --tty"},
 		{"gate after.json --help", "gate --help"},
 		{"exec x --help", "exec x --help"},
@@ -109,17 +115,25 @@ func TestMain_UnknownFlag(t *testing.T) {
 
 func TestMain_BadValue(t *testing.T) {
 	for line, want := range map[string]string{
-		"t gate a --expect": "--expect needs a value",
-		"t gate -n nine":    `--n: "nine" is not a value that it takes`,
-		"t gate --n=9e9":    `--n: "9e9" is not a value that it takes`,
-		"t gate --wait x":   `--wait: "x" is not a value that it takes`,
+		"t gate a --expect":             "--expect needs a value: --expect VALUE",
+		"t gate a --file --expect nine": "--file needs a value: --file NAME",
+		"t gate -n nine":                `--n: "nine" is not a value that it takes`,
+		"t gate --n=9e9":                `--n: "9e9" is not a value that it takes`,
+		"t gate --wait x":               `--wait: "x" is not a value that it takes; a time has a unit: --wait 30s`,
+		"t gate --wait 5":               `--wait: "5" is not a value that it takes; a time has a unit: --wait 5s`,
+		"t gate --wait=1.5":             `--wait: "1.5" is not a value that it takes; a time has a unit: --wait 1.5s`,
 	} {
 		app := testApp(nil)
-		app.Commands[0].Flags = append(app.Commands[0].Flags, &cli.IntSliceFlag{Name: "n"}, &cli.DurationFlag{Name: "wait"})
+		app.Commands[0].Flags = append(app.Commands[0].Flags, &cli.IntSliceFlag{Name: "n"}, &cli.DurationFlag{Name: "wait"},
+			&cli.StringFlag{Name: "file", Usage: "the `NAME` of it"})
 		prepare(app)
 		err := app.Run(Reorder(app, strings.Fields(line)))
+		want, hint, ok := strings.Cut(want, "; ")
+		if !ok {
+			hint = "run 't gate --help' for the flags"
+		}
 		var e *Error
-		if !errors.As(err, &e) || e.Code != Usage || e.Error() != want || e.Hint != "run 't gate --help' for the flags" {
+		if !errors.As(err, &e) || e.Code != Usage || e.Error() != want || e.Hint != hint {
 			t.Errorf("%s: got %#v, want %s", line, err, want)
 		}
 	}
