@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 
 	urfave "github.com/urfave/cli/v2"
@@ -41,10 +43,20 @@ func listenCmd() *urfave.Command {
 			}
 			ctx, stop := interruptible()
 			defer stop()
-			if err := probe.Listen(ctx, o); err != nil {
-				return &cli.Error{Code: cli.Unknown, Err: err, Hint: "--scratch DIR puts the Unix socket elsewhere"}
+			err := probe.Listen(ctx, o)
+			if err == nil {
+				return nil
 			}
-			return nil
+			e := &cli.Error{Code: cli.Unknown, Err: err}
+			var scratch *probe.ScratchError
+			var file *fs.PathError
+			switch {
+			case errors.As(err, &scratch):
+				e.Hint = "--scratch DIR puts the socket elsewhere: a folder with a short path, on this node"
+			case errors.As(err, &file):
+				e.Hint = "--canary FILE names a file in a folder that is there and can be written"
+			}
+			return e
 		},
 	}
 }

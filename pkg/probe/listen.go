@@ -1,11 +1,11 @@
 package probe
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"fence/pkg/internal/atomicfile"
 	"fence/pkg/internal/strictjson"
 )
 
@@ -39,6 +40,18 @@ type ListenOptions struct {
 	Ready   func(*Canary) // called once the file is in place; may be nil
 }
 
+// ScratchError says that the Unix socket cannot lie in that folder.
+type ScratchError struct {
+	Dir string
+	Err error
+}
+
+func (e *ScratchError) Error() string {
+	return fmt.Sprintf("making the canary's Unix socket in %s: %v", e.Dir, e.Err)
+}
+
+func (e *ScratchError) Unwrap() error { return e.Err }
+
 // Listen answers on TCP, UDP and Unix sockets until ctx ends. When all of
 // them answer it writes the canary file, whole or not at all; at the end it
 // removes the file and the sockets.
@@ -56,12 +69,12 @@ func Listen(ctx context.Context, o ListenOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := writeWhole(file, func(b *bytes.Buffer) error { return writeJSON(b, c) }); err != nil {
-		return fmt.Errorf("canary file: %w", err)
+	if err := atomicfile.Write(o.Canary, func(w io.Writer) error { return writeJSON(w, c) }); err != nil {
+		return fmt.Errorf("writing the canary file: %w", err)
 	}
 	defer func() {
-		if e := os.Remove(file); e != nil && !errors.Is(e, os.ErrNotExist) {
-			err = errors.Join(err, e)
+		if st, e := os.Lstat(file); e == nil && st.Mode().IsRegular() { // not /dev/stdout
+			err = errors.Join(err, os.Remove(file))
 		}
 	}()
 	if o.Ready != nil {
@@ -113,12 +126,15 @@ func (l *canaryListeners) open(scratch string) (*Canary, error) {
 		scratch = os.TempDir()
 	}
 	if l.dir, err = os.MkdirTemp(scratch, "probe-canary-"); err != nil {
-		return nil, fmt.Errorf("canary: %w", err)
+		return nil, &ScratchError{scratch, errnoOf(err)}
 	}
 	c.Unix = filepath.Join(l.dir, "s")
 	c.Abstract = "probe-canary-" + rand.Text()
 	for _, name := range []string{c.Unix, "@" + c.Abstract} {
 		u, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+		if err != nil && name == c.Unix {
+			return nil, &ScratchError{scratch, errnoOf(err)}
+		}
 		if err != nil {
 			return nil, fmt.Errorf("canary: %w", err)
 		}
@@ -248,27 +264,4 @@ func readCanary(file string) (*Canary, error) {
 		}
 	}
 	return &c, nil
-}
-
-// writeWhole writes a file so that it is there whole or not at all.
-func writeWhole(file string, fill func(*bytes.Buffer) error) error {
-	var b bytes.Buffer
-	if err := fill(&b); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // gone already if all went well
-	if _, err = f.Write(b.Bytes()); err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), file)
 }

@@ -2,7 +2,6 @@ package probe
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"maps"
 	"os"
@@ -55,29 +54,10 @@ func records(t *testing.T) map[string]struct {
 		w.Write(line)
 		return nil
 	})
-	add("probe.canary", &Canary{}, func(w *bytes.Buffer) error { return writeJSON(w, listening(t)) })
+	add("probe.canary", &Canary{}, func(w *bytes.Buffer) error {
+		return writeJSON(w, listening(t, filepath.Join(t.TempDir(), "canary.json")))
+	})
 	return all
-}
-
-// listening is what probe listen says while it listens.
-func listening(t *testing.T) *Canary {
-	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	ready, ended := make(chan *Canary, 1), make(chan error, 1)
-	go func() {
-		ended <- Listen(ctx, ListenOptions{Canary: filepath.Join(t.TempDir(), "canary.json"), Scratch: t.TempDir(), Ready: func(c *Canary) { ready <- c }})
-	}()
-	var c *Canary
-	select {
-	case c = <-ready:
-	case err := <-ended:
-		t.Fatal(err)
-	}
-	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-	return c
 }
 
 // What the probe finds here fits too, and comes back as it went.
