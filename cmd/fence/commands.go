@@ -202,7 +202,7 @@ func printEnv(c *urfave.Context) error {
 		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("finding out where fence lies: %w", err)}
 	}
 	tmp := c.String("tmp")
-	if tmp != "" {
+	if c.IsSet("tmp") {
 		if st, err := os.Stat(tmp); err != nil || !st.IsDir() || !filepath.IsAbs(tmp) {
 			return cli.Usagef(`mkdir it first, on a local disk: --tmp "$TMPDIR"`, "--tmp: %s is not the absolute path of a folder", tmp)
 		}

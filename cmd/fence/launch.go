@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -35,7 +37,7 @@ type options struct {
 func policyFlags() []urfave.Flag {
 	list := func(name, usage string) urfave.Flag { return &urfave.StringSliceFlag{Name: name, Usage: usage} }
 	return []urfave.Flag{
-		&urfave.StringFlag{Name: "policy", Usage: "built-in `NAME` (see 'fence policies') or FILE", DefaultText: policies.Default},
+		&urfave.StringFlag{Name: "policy", Usage: "built-in `NAME` (see 'fence policies') or FILE; outside a container, FENCE_POLICY says it too", DefaultText: policies.Default},
 		list("read", "also let it read and run `PATH` (needs --why)"),
 		list("write", "also let it change `PATH` (needs --why)"),
 		list("hide", "make `PATH` unreachable"),
@@ -62,6 +64,11 @@ func optionsFrom(c *urfave.Context) (options, error) {
 			Accept: c.StringSlice("accept"), Net: c.String("net"), Why: c.StringSlice("why"),
 		},
 	}
+	for _, name := range c.FlagNames() {
+		if c.String(name) == "" || slices.Contains(c.StringSlice(name), "") {
+			return o, cli.Usagef("run 'fence --help' for the flags", "--%s needs a value", name)
+		}
+	}
 	switch {
 	case !slices.Contains([]string{"auto", "bare", "namespace"}, o.form):
 		return o, cli.Usagef("", "--form: %q is not known (namespace, bare, auto)", o.form)
@@ -70,15 +77,22 @@ func optionsFrom(c *urfave.Context) (options, error) {
 	case o.workdir != "" && !strings.HasPrefix(o.workdir, "/"):
 		return o, cli.Usagef("", "--workdir: %q is not an absolute path", o.workdir)
 	}
-	for _, fd := range append(slices.Clone(o.keep), o.statusFD) {
-		if fd == -1 && o.statusFD == -1 {
-			continue
-		}
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || fd < 0 {
-			return o, cli.Usagef("", "descriptor %d is not open", fd)
+	for _, fd := range o.keep {
+		if !isOpen(fd) {
+			return o, cli.Usagef(openIt, "--keep-fd: descriptor %d is not open", fd)
 		}
 	}
+	if o.statusFD != -1 && !isOpen(o.statusFD) {
+		return o, cli.Usagef(openIt, "--status-fd: descriptor %d is not open", o.statusFD)
+	}
 	return o, nil
+}
+
+const openIt = "the shell opens it: fence --status-fd 3 -- COMMAND 3>FILE"
+
+func isOpen(fd int) bool {
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	return err == nil && fd >= 0
 }
 
 // parseOptions are what the policy parser has to be told.
@@ -90,7 +104,7 @@ const siteFile = "/etc/fence/site.toml"
 // site hides. Inside a container nothing but the command line says which:
 // the image's scripts can set variables.
 func (o options) load() (policy.Policy, error) {
-	name := o.policy
+	name, from := o.policy, "--policy"
 	for _, kv := range os.Environ() {
 		k, v, _ := strings.Cut(kv, "=")
 		if !strings.HasPrefix(k, "FENCE_") {
@@ -105,13 +119,10 @@ func (o options) load() (policy.Policy, error) {
 			return policy.Policy{}, cli.Usagef("the only one is FENCE_POLICY", "the variable %s is not known", k)
 		}
 		if name == "" {
-			name = v
+			name, from = v, k
 		}
 	}
-	if name == "" {
-		name = policies.Default
-	}
-	p, err := named(name)
+	p, err := named(cmp.Or(name, policies.Default), from)
 	if err == nil {
 		p, err = p.WithFlags(o.flags, parseOptions)
 	}
@@ -140,21 +151,26 @@ func (o options) load() (policy.Policy, error) {
 	return p, nil
 }
 
-// named is a built-in policy, or the one in a file.
-func named(name string) (policy.Policy, error) {
+// named is a built-in policy, or the one in a file. from is the flag or the
+// variable that named it.
+func named(name, from string) (policy.Policy, error) {
 	if p, ok := policies.Parsed(name); ok {
 		return p, nil
 	}
+	hint := "built in are: " + strings.Join(policies.Names(), ", ")
 	if !strings.ContainsAny(name, "/.") {
-		hint := "built in are: " + strings.Join(policies.Names(), ", ") + "; a file is named with its path: ./" + name
+		hint += "; a file is named with its path: ./" + name
 		if s := cli.Suggest(name, policies.Names()); s != "" {
 			hint = "did you mean " + s + "?"
 		}
-		return policy.Policy{}, cli.Usagef(hint, "--policy: %q is not a built-in policy", name)
+		return policy.Policy{}, cli.Usagef(hint, "%s: %q is not a built-in policy", from, name)
 	}
 	data, err := os.ReadFile(name)
 	if err != nil {
-		return policy.Policy{}, cli.Usagef("", "reading the policy: %w", err)
+		if container, _ := host.Container(); container != "" {
+			hint = fmt.Sprintf("a file is seen here if it was mounted: apptainer exec --bind $PWD/%s:/.fence/%[1]s:ro", filepath.Base(name))
+		}
+		return policy.Policy{}, cli.Usagef(hint, "%s: %w", from, err)
 	}
 	return policy.Parse(name, data, parseOptions)
 }
@@ -181,6 +197,9 @@ func launch(c *urfave.Context) error {
 		return cli.Usagef("put -- before the command: fence [flags] -- COMMAND", "there is no -- before the command")
 	}
 	argv := c.Args().Slice()
+	if before := os.Args[len(os.Args)-len(argv)-1]; len(argv) > 0 && before != "--" {
+		return cli.Usagef("a flag takes one value and can be given again: --read /a --read /b", "%q stands before the --", argv[0])
+	}
 	if len(argv) == 0 {
 		return cli.Usagef("fence [flags] -- COMMAND", "there is no command after --")
 	}
@@ -258,7 +277,7 @@ func resolve(p policy.Policy, o options, ns sandbox.Namespaces) (sandbox.Ruleset
 		return rs, notFenced(err, refusal.Hint())
 	}
 	if err == nil && o.form == "namespace" && rs.Form != sandbox.Namespace {
-		return rs, notFenced(fmt.Errorf("--form namespace: this node refuses it (%v)", errors.Join(ns.User, ns.Mount)), "fence check says why; --form bare needs no namespace")
+		return rs, notFenced(fmt.Errorf("--form namespace: this node refuses it (%w)", cmp.Or(ns.User, ns.Mount)), "fence check says why; --form bare needs no namespace")
 	}
 	return rs, err
 }

@@ -26,7 +26,7 @@ var (
 	openSets     = []string{SetRoot, SetTmp, SetHome, SetShared}
 	hideSets     = []string{SetTmp, SetShared, SetHome, SetSockets}
 	networkModes = []string{"none", string(NetworkHost)}
-	accesses     = []string{string(AccessRead), string(AccessWrite), string(AccessDevice)}
+	accesses     = []Access{AccessRead, AccessWrite, AccessDevice}
 	limitNames   = []string{"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue",
 		"nice", "nofile", "nproc", "rss", "rtprio", "rttime", "sigpending", "stack"}
 )
@@ -81,7 +81,8 @@ func (p Policy) check(opt Options, fail func(key string, bad *Error)) {
 		}
 		fail(key, checkOpen(o, opt))
 		if o.Access != AccessNone {
-			fail(at+".access", known(accesses, string(o.Access), "access %q is not known"))
+			fail(at+".access", refuse(!slices.Contains(accesses, o.Access), "read is read and run, write is that and change, device is for files below /dev",
+				"access %q is not known (read, write, device)", o.Access))
 		}
 		why(at, o.Why, true)
 	}

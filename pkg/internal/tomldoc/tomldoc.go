@@ -56,15 +56,21 @@ func Read(file string, data []byte, v any) (*Doc, error) {
 	case bytes.HasPrefix(data, []byte("\ufeff")):
 		return nil, &Error{d.at(1), "the file begins with a byte order mark", "save it as plain UTF-8"}
 	case err != nil:
-		line := 1
+		line, hint := 1, ""
 		if at, ok := errors.AsType[*toml.DecodeError](err); ok {
 			line, _ = at.Position()
 		}
-		return nil, &Error{d.at(line), OneLine(strings.TrimPrefix(err.Error(), "toml: ")), ""}
+		if strings.Contains(err.Error(), "at start of value") {
+			hint = `put text in quotes: "..."`
+		}
+		return nil, &Error{d.at(line), OneLine(strings.TrimPrefix(err.Error(), "toml: ")), hint}
 	}
-	switch version, given := root["version"]; {
+	version, given := root["version"]
+	switch _, number := version.(int64); {
 	case !given:
 		d.Fail("", Errorf("begin the file with version = 1", "version is missing"))
+	case !number:
+		d.Fail("version", Errorf("write version = 1", "version must be a whole number"))
 	case version != int64(1):
 		d.Fail("version", Errorf("write version = 1", "version %s is not known here", OneLine(fmt.Sprint(version))))
 	default:
