@@ -241,7 +241,13 @@ func start(o options, argv []string) error {
 			return notFenced(fmt.Errorf("writing the status line to descriptor %d: %w", o.statusFD, err), "")
 		}
 	}
-	return cannotRun(sandbox.Exec(rs, argv))
+	// On a terminal a person reads it before the command's own "no such file".
+	// Elsewhere stderr is the command's alone; the status line has it.
+	moved := strings.Join(rs.Moved(), "")
+	if moved != "" && cli.IsTerminal(os.Stderr) {
+		fmt.Fprintln(os.Stderr, "fence: "+moved)
+	}
+	return cannotRun(sandbox.Exec(rs, argv), moved)
 }
 
 // writeAll goes on where a pipe took a part: half a line says nothing.
@@ -271,6 +277,12 @@ func resolve(p policy.Policy, o options, ns sandbox.Namespaces) (sandbox.Ruleset
 	if o.workdir != "" {
 		n.Workdir, n.AskedDir = o.workdir, true
 	}
+	// Asked for here and now, unlike a policy's, which is for many nodes.
+	for _, h := range o.flags.Hide {
+		if !strings.HasPrefix(h, "@") && !n.Stat(h).Exists {
+			fmt.Fprintf(os.Stderr, "fence: --hide: there is no %s here\n", h)
+		}
+	}
 	rs, err := sandbox.Resolve(p, n)
 	var refusal *sandbox.Refusal
 	if errors.As(err, &refusal) {
@@ -286,14 +298,18 @@ func notFenced(err error, hint string) error {
 	return &cli.Error{Code: cli.NotFenced, Err: fmt.Errorf("not fenced, and the command was not run: %w", err), Hint: hint}
 }
 
-// cannotRun turns what exec said into a shell's exit code.
-func cannotRun(err error) error {
+// cannotRun turns what exec said into a shell's exit code. moved may be why a
+// relative path leads nowhere.
+func cannotRun(err error, moved string) error {
 	var missing *sandbox.NotFoundError
 	switch {
 	case errors.As(err, &missing):
 		hint := "PATH inside is " + missing.Path
 		if strings.Contains(missing.Command, "/") {
 			hint = "the fence hides some folders, fence explain lists them; or what its #! line names is not there"
+			if !strings.HasPrefix(missing.Command, "/") {
+				hint = moved + "\n" + hint
+			}
 		}
 		return &cli.Error{Code: cli.NotFound, Err: err, Hint: hint}
 	case errors.Is(err, syscall.ENOEXEC):

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,6 +95,37 @@ func run1(ts *testscript.TestScript, argv []string) int {
 		return 128 + int(st.Signal())
 	}
 	return exit.ExitCode()
+}
+
+// A person who types a relative path should not have to guess why it is not
+// there: on a terminal fence says that the working folder was left.
+func TestMoved_SaidOnATerminal(t *testing.T) {
+	if namespaces, err := condition("namespace"); err != nil || !namespaces {
+		t.Skip("no namespaces here", err)
+	}
+	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ptmx.Close()
+	fd := int(ptmx.Fd())
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err := errors.Join(err, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)); err != nil {
+		t.Fatal(err)
+	}
+	tty, err := os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cmd := exec.Command("fence", "--hide", dir, "--", "true")
+	cmd.Dir, cmd.Stderr = dir, tty
+	err = cmd.Run()
+	tty.Close()
+	said, _ := io.ReadAll(ptmx) // until the last of its other side is closed
+	if want := "fence: the working folder is /: " + dir + " is out of the command's reach\r\n"; err != nil || string(said) != want {
+		t.Errorf("%v, and the terminal shows %q, want %q", err, said, want)
+	}
 }
 
 // What fence says when it refuses: one line of its own, then hints.
