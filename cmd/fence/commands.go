@@ -247,7 +247,7 @@ func offered(h nodecheck.Node, network policy.NetworkMode) sandbox.Namespaces {
 		if t.OK {
 			return nil
 		}
-		return errors.New(strings.TrimSpace(t.Errno + " " + t.Why))
+		return errors.New(t.String())
 	}
 	ns := sandbox.Namespaces{User: tried(h.UserNS), Mount: tried(h.MountNS), IPC: tried(h.IPCNS), Net: sandbox.ErrNotTried}
 	ns.PrivateIPC = ns.User == nil && ns.Mount == nil && ns.IPC == nil
@@ -285,23 +285,37 @@ func check(c *urfave.Context) error {
 			return err
 		}
 	} else {
-		fmt.Print(out.Node.String())
-		fmt.Println()
-		for _, can := range out.Policies {
-			answer := "can run here, " + can.Form + " form"
-			if !can.OK {
-				answer = "cannot run here"
-			}
-			fmt.Printf("%-13s %s\n", can.Policy, answer)
-			for _, line := range append(can.Why, can.Lost...) {
-				cli.Wrap(os.Stdout, "              - ", line)
-			}
-		}
+		out.print(os.Stdout)
 	}
 	if !out.Policies[0].OK {
 		return cli.Exit(cli.No)
 	}
 	return nil
+}
+
+// print is the record for a person: a reason that is that of several policies
+// stands once, with the first.
+func (c Check) print(w io.Writer) {
+	for line := range strings.Lines(c.Node.String()) {
+		cli.Wrap(w, line[:16], line[16:])
+	}
+	fmt.Fprintln(w)
+	said := map[string]bool{}
+	for _, can := range c.Policies {
+		answer, reasons := "can run here, "+can.Form+" form", can.Lost
+		if !can.OK {
+			answer, reasons = "cannot run here", can.Why
+		}
+		more := slices.DeleteFunc(slices.Clone(reasons), func(r string) bool { return said[r] })
+		if len(more) < len(reasons) {
+			answer += ", see above"
+		}
+		fmt.Fprintf(w, "%-13s %s\n", can.Policy, answer)
+		for _, r := range more {
+			cli.Wrap(w, "              - ", r)
+			said[r] = true
+		}
+	}
 }
 
 // Explanation is what fence explain prints with --json.

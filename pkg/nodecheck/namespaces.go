@@ -3,6 +3,7 @@ package nodecheck
 import (
 	"errors"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -16,6 +17,11 @@ type Tried struct {
 	OK    bool   `json:"ok"`
 	Errno string `json:"errno,omitempty"` // "EPERM"; "ETIMEDOUT" if there was no answer
 	Why   string `json:"why,omitempty"`   // what switches it off, and whom to ask for what
+}
+
+// String is why it failed.
+func (t Tried) String() string {
+	return orUnknown(strings.Trim(t.Errno+", "+t.Why, ", "))
 }
 
 // namespace is one kind, the flag that makes it and the sysctl that counts it.

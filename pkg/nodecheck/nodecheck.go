@@ -221,14 +221,19 @@ func (h Node) String() string {
 		}
 	}
 	row("seccomp", "%s, supervisor: %s", yesNo(h.Seccomp.Filter), yesNo(h.Seccomp.UserNotif))
+	said := map[Tried]string{} // by which namespace: mostly one reason is that of all
 	for _, n := range []struct {
 		namespace
 		Tried
 	}{{userNS, h.UserNS}, {mountNS, h.MountNS}, {netNS, h.NetNS}, {ipcNS, h.IPCNS}, {pidNS, h.PIDNS}} {
-		if n.OK {
+		switch as := said[n.Tried]; {
+		case n.OK:
 			row(n.name+" ns", "yes")
-		} else {
-			row(n.name+" ns", "no: %s", strings.TrimSpace(n.Errno+" "+n.Why))
+		case as != "":
+			row(n.name+" ns", "no, as %s ns", as)
+		default:
+			row(n.name+" ns", "no: %s", n.Tried)
+			said[n.Tried] = n.name
 		}
 	}
 	if h.Yama < 0 {

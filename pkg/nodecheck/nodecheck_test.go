@@ -104,10 +104,10 @@ landlock        yes, ABI 6, errata 0x0
                 without connect_udp (ABI 10)
 seccomp         yes, supervisor: no
 user ns         yes
-mount ns        no: 
-network ns      no: ENOSPC switched off
-IPC ns          no: 
-PID ns          no: 
+mount ns        no: not known
+network ns      no: ENOSPC, switched off
+IPC ns          no, as mount ns
+PID ns          no, as mount ns
 yama            ptrace_scope 1
 modules         capability, landlock
 capabilities    effective 0x0, bounding 0x0, no_new_privs no
