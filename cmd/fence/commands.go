@@ -180,7 +180,9 @@ func exports(tools, tmp string) [][2]string {
 		{"PID", "1"},
 		{"IPC", "1"},
 		{"NO_EVAL", "1"}, // the image's variables are data, as in Docker
-		{"CWD", "/"},     // the caller's folder is not there
+		// With --fakeroot it would run the image's shell before anything else.
+		{"IGNORE_FAKEROOT_COMMAND", "1"},
+		{"CWD", "/"}, // the caller's folder is not there
 	}
 	if tmp != "" {
 		vars = append(vars, [2]string{"WORKDIR", tmp})

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -127,14 +126,9 @@ func (o options) load() (policy.Policy, error) {
 		p, err = p.WithFlags(o.flags, parseOptions)
 	}
 	if err == nil {
-		var site []byte
-		if site, err = os.ReadFile(siteFile); err == nil {
-			var hide []string
-			if hide, err = policy.ParseSite(siteFile, site); err == nil {
-				p, err = p.WithSite(hide)
-			}
-		} else if errors.Is(err, fs.ErrNotExist) {
-			err = nil
+		var hide []string
+		if hide, err = siteHides(); err == nil {
+			p, err = p.WithSite(hide)
 		}
 	}
 	var pe *policy.Error
@@ -149,6 +143,26 @@ func (o options) load() (policy.Policy, error) {
 		return policy.Policy{}, err
 	}
 	return p, nil
+}
+
+// siteHides is what the operators hide for everybody. In a container their
+// file is one that was bound there: the image's own is the task's, which an
+// earlier command may have written.
+func siteHides() ([]string, error) {
+	container, err := host.Container()
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, siteFile, unix.AT_SYMLINK_NOFOLLOW, 0, &st); err == unix.ENOENT || err == unix.ENOTDIR ||
+		err == nil && container != "" && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return nil, nil
+	}
+	data, err := os.ReadFile(siteFile)
+	if err != nil {
+		return nil, err
+	}
+	return policy.ParseSite(siteFile, data)
 }
 
 // named is a built-in policy, or the one in a file. from is the flag or the

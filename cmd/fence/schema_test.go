@@ -30,7 +30,8 @@ type explanation struct {
 		Kind     string   `json:"kind"`
 		Path     string   `json:"path"`
 		ReadOnly bool     `json:"read_only,omitempty"`
-		Holds    bool     `json:"holds,omitempty"`
+		From     string   `json:"from,omitempty"`
+		Holds    int      `json:"holds,omitempty"`
 		Devices  []string `json:"devices,omitempty"`
 		Dir      bool     `json:"dir,omitempty"`
 		Absent   bool     `json:"absent,omitempty"`

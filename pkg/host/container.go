@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -14,8 +15,8 @@ import (
 // "podman", "charliecloud", "kubernetes", or what another calls itself; "" on a
 // bare node, and on a virtual machine made from an image.
 //
-// One sign is enough: a script of the image can unset a variable, and an image
-// can lack a file. The signs of Apptainer come first and cost next to nothing.
+// A variable alone proves nothing: a job brings those of the container that it
+// was sent from. Nor does an image's file, on a node whose whole disk is at "/".
 //
 // An error means that it cannot be told: what is taken for a container where
 // it is a node hides less, and the other way round too.
@@ -42,12 +43,6 @@ var Container = sync.OnceValues(func() (string, error) {
 
 // container is Container for any node.
 func container(getenv func(string) string, exists func(string) bool, read func(string) string) string {
-	switch vars := getenv("APPTAINER_CONTAINER") + getenv("SINGULARITY_CONTAINER") + getenv("APPTAINER_NAME") + getenv("SINGULARITY_NAME"); {
-	case vars != "" || exists("/.singularity.d"):
-		return "apptainer"
-	case getenv("CH_RUNNING") != "" || exists("/ch/metadata.json"):
-		return "charliecloud"
-	}
 	var root Mount
 	for line := range strings.Lines(read("/proc/self/mountinfo")) {
 		if m, ok := parseMount(line); ok && m.Path == "/" {
@@ -55,26 +50,31 @@ func container(getenv func(string) string, exists func(string) bool, read func(s
 		}
 	}
 	layers := root.FSType + " " + root.Super // not Source: a node may boot from a server's folder of any name
+	// A whole disk at / is a machine of its own, whatever its files once were.
+	if root.Root == "/" && root.FSType != "squashfs" && strings.HasPrefix(root.Source, "/dev/") && !strings.HasPrefix(root.Source, "/dev/loop") && !strings.Contains(root.Source, "docker") {
+		return ""
+	}
+	// Apptainer mounts every root nosuid, and no node has such a root.
+	vars := getenv("APPTAINER_CONTAINER") + getenv("SINGULARITY_CONTAINER") + getenv("APPTAINER_NAME") + getenv("SINGULARITY_NAME")
+	switch {
+	case exists("/.singularity.d"), vars != "" && slices.Contains(strings.Split(root.Opts, ","), "nosuid"):
+		return "apptainer"
+	case exists("/ch/metadata.json"), getenv("CH_RUNNING") != "" && exists("/ch"):
+		return "charliecloud"
+	}
 	for _, r := range []struct{ sign, name string }{{"apptainer", "apptainer"}, {"singularity", "apptainer"}, {"squashfuse", "apptainer"},
 		{"docker", "docker"}, {"/containers/storage", "podman"}, {"containerd", "docker"}} {
 		if strings.Contains(layers, r.sign) {
 			return r.name
 		}
 	}
-	// A whole disk at / is a machine of its own, whatever its files once were.
-	if root.Root == "/" && strings.HasPrefix(root.Source, "/dev/") && !strings.HasPrefix(root.Source, "/dev/loop") && !strings.Contains(root.Source, "docker") {
-		return ""
-	}
-	for _, r := range []struct{ name, file, variable string }{{"docker", "/.dockerenv", ""}, {"podman", "/run/.containerenv", ""},
-		{"kubernetes", "/run/secrets/kubernetes.io", "KUBERNETES_SERVICE_HOST"}} {
-		if getenv(r.variable) != "" || exists(r.file) {
+	for _, r := range []struct{ name, file string }{{"docker", "/.dockerenv"}, {"podman", "/run/.containerenv"}, {"kubernetes", "/run/secrets/kubernetes.io"}} {
+		if exists(r.file) {
 			return r.name
 		}
 	}
-	for _, name := range []string{strings.TrimSpace(read("/run/systemd/container")), getenv("container")} { // systemd's convention
-		if name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_") == "" {
-			return name
-		}
+	if name := strings.TrimSpace(read("/run/systemd/container")); strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_") == "" { // systemd's convention
+		return name
 	}
 	return ""
 }

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"os"
 	"slices"
 	"strings"
@@ -134,6 +135,9 @@ func TestIsNetworkFS(t *testing.T) {
 func TestContainer_Pure(t *testing.T) {
 	disk := Mount{Root: "/", Path: "/", FSType: "ext4", Source: "/dev/nvme0n1p2", Super: "rw"}
 	overlay := Mount{Root: "/", Path: "/", FSType: "overlay", Source: "overlay", Super: "rw,lowerdir=/x"}
+	folder, nosuid := disk, overlay
+	folder.Root, nosuid.Opts = "/images/x", "ro,nosuid,nodev"
+	const allVars = "APPTAINER_CONTAINER SINGULARITY_CONTAINER APPTAINER_NAME SINGULARITY_NAME CH_RUNNING KUBERNETES_SERVICE_HOST container"
 	layers := func(s string) Mount { m := overlay; m.Super = "rw,lowerdir=" + s; return m }
 	tests := []struct {
 		name, vars, files string
@@ -143,10 +147,12 @@ func TestContainer_Pure(t *testing.T) {
 		{"bare", "HOME", "/etc", disk, "", ""},
 		{"live system", "", "", overlay, "", ""},
 		{"node that boots from a folder named docker", "", "", parseFile(t, "nfsroot.txt")[0], "", ""},
-		{"virtual machine made from an image", "container KUBERNETES_SERVICE_HOST", "/.dockerenv", disk, "", ""},
-		{"apptainer by variable", "APPTAINER_CONTAINER", "", disk, "", "apptainer"},
-		{"apptainer by older variable", "SINGULARITY_NAME", "", disk, "", "apptainer"},
-		{"apptainer, variables unset", "", "/.singularity.d", disk, "", "apptainer"},
+		{"virtual machine made from an image", "", "/.dockerenv /.singularity.d /ch/metadata.json", disk, "", ""},
+		{"job sent from a container, node with a disk", allVars, "", disk, "", ""},
+		{"job sent from a container, node without", allVars, "", overlay, "", ""},
+		{"apptainer by variable", "APPTAINER_CONTAINER", "", nosuid, "", "apptainer"},
+		{"apptainer by older variable", "SINGULARITY_NAME", "", nosuid, "", "apptainer"},
+		{"apptainer, variables unset", "", "/.singularity.d", folder, "", "apptainer"},
 		{"apptainer, only the mount left", "", "", parseFile(t, "apptainer.txt")[0], "", "apptainer"},
 		{"apptainer by FUSE", "", "", Mount{Root: "/", Path: "/", FSType: "fuse.squashfuse_ll"}, "", "apptainer"},
 		{"apptainer in docker", "", "/.dockerenv /.singularity.d", layers("/var/lib/docker/x"), "", "apptainer"},
@@ -155,10 +161,9 @@ func TestContainer_Pure(t *testing.T) {
 		{"docker on a device", "", "/.dockerenv", Mount{Root: "/", Path: "/", FSType: "xfs", Source: "/dev/mapper/docker-8:1-x"}, "", "docker"},
 		{"podman", "", "/run/.containerenv", overlay, "", "podman"},
 		{"podman, file removed", "", "", layers("/home/a/.local/share/containers/storage/overlay/l/X"), "", "podman"},
-		{"charliecloud", "CH_RUNNING", "", disk, "", "charliecloud"},
-		{"kubernetes", "KUBERNETES_SERVICE_HOST", "", overlay, "", "kubernetes"},
+		{"charliecloud", "CH_RUNNING", "/ch", folder, "", "charliecloud"},
+		{"kubernetes", "", "/run/secrets/kubernetes.io", overlay, "", "kubernetes"},
 		{"nspawn", "", "", overlay, "systemd-nspawn", "systemd-nspawn"},
-		{"by variable", "container", "", overlay, "", "container-value"},
 		{"nonsense", "", "", overlay, "a\x1b[2J", ""},
 		{"no mounts seen", "", "/.dockerenv", Mount{}, "", "docker"},
 	}
@@ -174,7 +179,7 @@ func TestContainer_Pure(t *testing.T) {
 		}
 		read := func(p string) string {
 			if m := tt.root; p == "/proc/self/mountinfo" && m.Path != "" {
-				return strings.Join([]string{"20 1 8:1", m.Root, "/ rw -", m.FSType, m.Source, m.Super}, " ") + "\n21 20 0:5 / /proc rw - proc proc rw\n"
+				return strings.Join([]string{"20 1 8:1", m.Root, "/", cmp.Or(m.Opts, "rw"), "-", m.FSType, m.Source, m.Super}, " ") + "\n21 20 0:5 / /proc rw - proc proc rw\n"
 			} else if p == "/run/systemd/container" {
 				return tt.declared + "\n"
 			}

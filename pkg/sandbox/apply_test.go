@@ -193,8 +193,8 @@ func TestApplyMounts(t *testing.T) {
 		}
 		ops := []MountOp{
 			{Kind: MountMaskDir, Path: r + "/secret", Holds: 2},
-			{Kind: MountShow, Path: r + "/secret/file", ReadOnly: true},
-			{Kind: MountShow, Path: r + "/secret/keep", Dir: true},
+			{Kind: MountShow, Path: r + "/secret/file", From: r + "/secret/file", ReadOnly: true},
+			{Kind: MountShow, Path: r + "/secret/keep", From: r + "/secret/keep", Dir: true},
 			{Kind: MountMaskDir, Path: r + "/secret/keep/again"},
 			{Kind: MountMaskFile, Path: r + "/socket"},
 			{Kind: MountTmp, Path: r + "/tmp"},

@@ -112,22 +112,30 @@ func restrict(rs Ruleset) error {
 }
 
 // grant adds one rule. What was found by listing a folder may be gone by now,
-// as files in /tmp are, or be a link that leads to what is hidden: that grants
-// nothing. The library's own rules follow links.
+// as files in /tmp are: that grants nothing. The library's own rules follow
+// links.
 func grant(ruleset int, p PathRule) error {
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC}
-	if p.Listed {
-		how.Resolve = unix.RESOLVE_NO_SYMLINKS
+	fd, err := openSame(p.Path)
+	if p.Open {
+		fd, err = unix.Open(p.Path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	}
-	fd, err := unix.Openat2(unix.AT_FDCWD, p.Path, &how)
 	if err == nil {
 		err = ll.LandlockAddPathBeneathRule(ruleset, &ll.PathBeneathAttr{AllowedAccess: p.Rights, ParentFd: fd}, 0)
 		unix.Close(fd)
+	}
+	if p.Open && err == unix.EBADFD {
+		return nil // a file in memory, which Landlock does not ask about
 	}
 	if p.Listed && (err == unix.ENOENT || err == unix.ENOTDIR || err == unix.ELOOP || err == unix.EINVAL) {
 		return nil // EINVAL: a file where a folder was
 	}
 	return err
+}
+
+// openSame names what Resolve saw at a path. A link in it is new: another
+// command, still running, has put it there.
+func openSame(p string) (int, error) {
+	return unix.Openat2(unix.AT_FDCWD, p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
 }
 
 func closeDescriptors(keep []Descriptor) error {
@@ -149,7 +157,7 @@ func closeDescriptors(keep []Descriptor) error {
 // is: through /dev/tty the command could read what is typed there. A new
 // session would do it too, and take the command out of its process group.
 func leaveTerminal(stdio []Descriptor) error {
-	if slices.ContainsFunc(stdio, func(d Descriptor) bool { return d.TTY }) {
+	if slices.ContainsFunc(stdio, func(d Descriptor) bool { return d.Controlling }) {
 		return nil
 	}
 	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)

@@ -273,7 +273,7 @@ func dump(rs Ruleset, err error) string {
 				flags += f.name
 			}
 		}
-		row("mount %d %v %s%s", m.Kind, m.Kind, m.Path, flags)
+		row("mount %d %v %s%s%s", m.Kind, m.Kind, m.Path, map[bool]string{true: " from " + m.From}[m.From != "" && m.From != m.Path], flags)
 	}
 	for _, p := range rs.Paths {
 		row("rule %s %s%s%s", lettersOf(p.Rights), p.Path, map[bool]string{true: " dir"}[p.Dir], map[bool]string{true: " listed"}[p.Listed])

@@ -110,6 +110,44 @@ func TestKnownBugs(t *testing.T) {
 		n := parseTree(image, "/dev/shm/ 2001", "/job/in/").on(bare(envNode(t)))
 		bug(t, !strings.Contains(lettersOf(reach(resolve(t, p, n), "/job")), "l"), "a writable folder cannot be listed because something in it is read-only, although nothing is hidden")
 	})
+	t.Run("bound-below-tmp", func(t *testing.T) {
+		n := parseTree(image, "/dev/shm/ 2001", "/tmp/data/").on(envNode(t))
+		n.Mounts = append(n.Mounts, parseMounts(t, "900 1 8:9 /x /tmp/data rw - ext4 /dev/sdb rw")...)
+		bug(t, !hidden(resolve(t, builtin(t, "strict"), n), "/tmp/data"), "what is bound below the container's own /tmp is not hidden as what is bound elsewhere")
+	})
+	t.Run("account-unknown-home-elsewhere", func(t *testing.T) {
+		n := debianNode(t)
+		n.Home, n.Env = "", []string{"HOME=/srv/work"}
+		n = parseTree(bareDebian, "/srv/work/").on(n)
+		n.Mounts = slices.DeleteFunc(n.Mounts, func(m host.Mount) bool { return m.Path == "/home" })
+		bug(t, !hidden(resolve(t, builtin(t, "strict"), n), "/home/ada"), "where /etc/passwd lacks the account and HOME is elsewhere, /home is not hidden")
+	})
+	t.Run("own-launcher-in-a-folder-of-root", func(t *testing.T) {
+		n := parseTree(bareDebian, "/usr/local/bin/fence 1000").on(debianNode(t))
+		n.Exe = "/usr/local/bin/fence"
+		rs := resolve(t, builtin(t, "strict"), n)
+		bug(t, !slices.ContainsFunc(rs.Mounts, func(op MountOp) bool { return op.Kind == MountPin && op.Path == n.Exe }), "a launcher that belongs to the user can be written over where its folder cannot be changed")
+	})
+	t.Run("network-socket-as-stdin", func(t *testing.T) {
+		n := debianNode(t)
+		n.Stdio = []Descriptor{{FD: 0, Network: true, Path: "socket:[1]"}}
+		_, err := Resolve(builtin(t, "strict"), n)
+		bug(t, err == nil, "a network socket as standard input is a way out under network none")
+		resolve(t, builtin(t, "strict", func(p *policy.Policy) { p.Network.Mode = policy.NetworkHost }), n)
+	})
+	t.Run("very-many-sockets", func(t *testing.T) {
+		n, asked := debianNode(t), 0
+		read, stat := n.ReadDir, n.Stat
+		n.ReadDir = func(p string) []string {
+			if p != "/tmp" {
+				return read(p)
+			}
+			return strings.Fields(strings.Repeat("ssh-x ", 5000))
+		}
+		n.Stat = func(p string) File { asked++; return stat(p) }
+		resolve(t, builtin(t, "strict"), n)
+		bug(t, asked > 1000, "names that others put into /tmp are each looked at, although the command gets a /tmp of its own")
+	})
 	t.Run("held-under-a-mask", func(t *testing.T) {
 		n := parseTree(bareDebian, "/home/ada/proj/src/.env 1000").on(debianNode(t))
 		rs := resolve(t, builtin(t, "strict", open("read", "/home/ada/proj/src"), hide("/home/ada/proj/src/.env")), n)

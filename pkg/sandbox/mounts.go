@@ -27,6 +27,7 @@ const (
 type MountOp struct {
 	Kind     MountKind `json:"kind"`
 	Path     string    `json:"path"`
+	From     string    `json:"from,omitempty"`      // MountShow: what Path leads to, without links
 	ReadOnly bool      `json:"read_only,omitempty"` // MountShow
 	Holds    int       `json:"holds,omitempty"`     // MountMaskDir: at most so many folders and files are shown inside it
 	Devices  []string  `json:"devices,omitempty"`   // MountDev: opened device nodes
@@ -65,9 +66,14 @@ func applyMounts(ops []MountOp) error {
 		if op.Kind != MountShow {
 			continue
 		}
-		fd, err := unix.OpenTree(unix.AT_FDCWD, op.Path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		at, err := openSame(op.From)
 		if err != nil {
-			return &os.PathError{Op: "taking along the opened path", Path: op.Path, Err: err}
+			return &os.PathError{Op: "taking along the opened path", Path: op.From, Err: err}
+		}
+		fd, err := unix.OpenTree(at, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_EMPTY_PATH)
+		unix.Close(at)
+		if err != nil {
+			return &os.PathError{Op: "taking along the opened path", Path: op.From, Err: err}
 		}
 		clones[op.Path] = fd
 	}

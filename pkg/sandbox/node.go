@@ -34,7 +34,7 @@ type Node struct {
 	Stat, Lstat func(path string) File
 	ReadDir     func(path string) []string // names, nil if it cannot be listed
 	Glob        func(pattern string) []string
-	CanWrite    func(path string) bool   // as far as permissions go
+	CanWrite    func(path string) bool   // as far as permissions go, and their owner can change them
 	Real        func(path string) string // without links; the path itself if it cannot be told
 	Exe         string                   // the launcher's own file
 	// Unsure lists what these could not tell until now: neither that something
@@ -66,6 +66,8 @@ type Descriptor struct {
 	PathOnly      bool // O_PATH: names a file that nobody opened
 	File          bool // a file or device, which Landlock checks when it is opened again
 	TTY           bool
+	Controlling   bool // the terminal of this session
+	Network       bool // a socket of any family but AF_UNIX
 	Readable      bool
 	Writable      bool
 	Path          string // as /proc/self/fd shows it
@@ -98,7 +100,8 @@ func Look(ns Namespaces, keep []int) (Node, error) {
 		switch {
 		case err == nil:
 			return true
-		case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ELOOP):
+		case errors.Is(err, unix.EACCES) && !shutByUs(p), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		default:
 			unsure = append(unsure, fmt.Sprintf("%s (%v)", p, err))
 		}
 		return false
@@ -197,9 +200,27 @@ func readDir(path string) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
+// shutByUs reports whether the folder that keeps us from p is our own: the
+// command can open it again (chmod).
+func shutByUs(p string) bool {
+	for {
+		if f, err := stat(p, 0); err == nil {
+			return int(f.UID) == os.Geteuid()
+		}
+		if p == "/" || p == "." {
+			return false
+		}
+		p = filepath.Dir(p)
+	}
+}
+
 // canWrite is true unless the permissions, or a read-only mount, forbid it.
+// An owner can change the permissions.
 func canWrite(path string) bool {
 	err := unix.Access(path, unix.W_OK)
+	if f, _ := stat(path, 0); err == unix.EACCES && f.Exists && int(f.UID) == os.Geteuid() {
+		return true
+	}
 	return err != unix.EACCES && err != unix.EROFS && err != unix.ENOENT && err != unix.ENOTDIR
 }
 
@@ -218,6 +239,11 @@ func describe(fd int) (Descriptor, error) {
 		d.File = true
 		_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 		d.TTY = err == nil
+		_, err = unix.IoctlGetInt(fd, unix.TIOCGSID) // ENOTTY for any other terminal
+		d.Controlling = err == nil
+	case unix.S_IFSOCK:
+		family, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+		d.Network = err != nil || family != unix.AF_UNIX
 	}
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	if err != nil {

@@ -59,6 +59,7 @@ func Resolve(p policy.Policy, n Node) (Ruleset, error) {
 
 type resolver struct {
 	rs       Ruleset
+	private  []string // folders that the command gets one of its own of
 	covered  []string // paths that a mask or a private folder will lie over
 	writable []string // roots that may be changed
 	readable []string
@@ -93,6 +94,11 @@ func (r *resolver) descriptors() {
 			r.refuse(Problem{
 				What: fmt.Sprintf("descriptor %d only names %s (O_PATH), and the command could open it from there", d.FD, d.Path),
 				Do:   "open it as the command shall have it, or give it /dev/null: </dev/null",
+			})
+		} else if d.Network && !d.KeptByRequest && r.rs.Policy.Network.Mode != policy.NetworkHost {
+			r.refuse(Problem{
+				What: fmt.Sprintf("descriptor %d is a network socket (%s), and the policy gives no network", d.FD, d.Path),
+				Do:   "put a pipe between: cat | fence -- COMMAND | cat",
 			})
 		}
 	}
@@ -148,6 +154,14 @@ func (r *resolver) hide() {
 	for _, o := range r.rs.Policy.Open {
 		opened[o.Path] = true
 	}
+	if r.rs.Form == Namespace {
+		r.private = []string{"/dev/shm"}
+		for _, dir := range tmpDirs[:2] {
+			if r.hostsTmp(dir) {
+				r.private = append(r.private, dir)
+			}
+		}
+	}
 	var all []Hidden
 	for _, h := range r.rs.Policy.Filesystem.Hide {
 		if !strings.HasPrefix(h, "@") {
@@ -155,7 +169,7 @@ func (r *resolver) hide() {
 			continue
 		}
 		for _, p := range n.hiddenSet(h) {
-			if !opened[p] {
+			if !opened[p] && !r.goneAny(p, r.private) {
 				all = append(all, Hidden{Path: p, Set: h})
 			}
 		}
@@ -169,19 +183,28 @@ func (r *resolver) hide() {
 	}
 	// A path below a hidden one is hidden with it.
 	slices.SortStableFunc(all, func(a, b Hidden) int { return cmp.Compare(a.Path, b.Path) })
+	hidden := map[string]bool{}
+	above := func(p string) bool { // there may be very many
+		for up := p; up != "/"; up = path.Dir(up) {
+			if hidden[up] && r.gone(p, up) {
+				return true
+			}
+		}
+		return false
+	}
 	for _, h := range all {
 		f := n.Stat(h.Path)
-		if !f.Exists || n.masked(h.Path) || slices.ContainsFunc(r.rs.Hidden, func(o Hidden) bool { return r.gone(h.Path, o.Path) }) {
+		if !f.Exists || n.masked(h.Path) || above(h.Path) {
 			continue
 		}
 		switch {
-		case r.rs.Form == Namespace && slices.Contains(tmpDirs, h.Path) && (h.Path == "/dev/shm" || r.hostsTmp(h.Path)):
+		case slices.Contains(r.private, h.Path):
 			continue // the command gets one of its own
 		case h.Path == "/" || h.Path == "/proc" || within(h.Path, "/dev") && h.Path != "/dev/shm":
 			r.refuse(Problem{What: "the policy hides " + h.Path + ", without which little can run", Do: "hide the folders that matter; the namespace form shows no devices but harmless ones and those that are opened"})
 			continue
 		}
-		h.Dir = f.Dir
+		h.Dir, hidden[h.Path] = f.Dir, true
 		r.rs.Hidden = append(r.rs.Hidden, h)
 	}
 }
@@ -207,10 +230,8 @@ func (r *resolver) mounts() {
 		r.covered = append(r.covered, op.Path)
 	}
 	cover(MountOp{Kind: MountDev, Path: "/dev", Devices: r.devices()})
-	for _, dir := range tmpDirs[:2] {
-		if r.hostsTmp(dir) {
-			cover(MountOp{Kind: MountTmp, Path: dir})
-		}
+	for _, dir := range r.private[1:] {
+		cover(MountOp{Kind: MountTmp, Path: dir})
 	}
 	for i, h := range r.rs.Hidden {
 		r.rs.Hidden[i].How = "masked"
@@ -233,12 +254,13 @@ func (r *resolver) mounts() {
 	// "/" be changed holds for all that is mounted in it.
 	over := slices.Concat(r.covered, r.onlyRead())
 	for _, o := range r.rs.Policy.Open {
-		if o.Path == "" || o.Access == policy.AccessDevice || !withinAny(o.Path, over) || slices.Contains(r.covered, o.Path) ||
-			slices.ContainsFunc(ops, func(op MountOp) bool { return op.Path == o.Path }) {
+		at := r.at(o.Path)
+		if o.Path == "" || o.Access == policy.AccessDevice || !withinAny(at, over) || slices.Contains(r.covered, at) ||
+			slices.ContainsFunc(ops, func(op MountOp) bool { return op.Path == at }) {
 			continue
 		}
 		if f := n.Stat(o.Path); f.Exists {
-			ops = append(ops, MountOp{Kind: MountShow, Path: o.Path, ReadOnly: slices.Contains(over, o.Path), Dir: f.Dir})
+			ops = append(ops, MountOp{Kind: MountShow, Path: at, From: n.Real(o.Path), ReadOnly: slices.Contains(over, at), Dir: f.Dir})
 		}
 	}
 	// A folder that is moved away takes the mask along, and the next fence
@@ -248,7 +270,7 @@ func (r *resolver) mounts() {
 			ops = append(ops, r.hold(op.Path, ops)...)
 		}
 	}
-	if n.Exe != "" && n.CanWrite(path.Dir(n.Exe)) && n.Stat(n.Exe).Exists && !r.goneAny(n.Exe, r.covered) && !withinAny(n.Exe, protected) {
+	if n.Exe != "" && (n.CanWrite(path.Dir(n.Exe)) || n.CanWrite(n.Exe)) && n.Stat(n.Exe).Exists && !r.goneAny(n.Exe, r.covered) && !withinAny(n.Exe, protected) {
 		ops = append(ops, r.hold(n.Exe, ops)...)
 		ops = append(ops, MountOp{Kind: MountPin, Path: n.Exe})
 	}
@@ -298,10 +320,19 @@ func (r *resolver) onlyRead() []string {
 	for _, o := range r.rs.Policy.Open {
 		if o.Access == policy.AccessRead && o.Path != "" && o.Path != "/" && !withinAny(o.Path, []string{"/proc", "/sys", "/dev"}) &&
 			!slices.ContainsFunc(r.rs.Policy.Open, func(w policy.Open) bool { return w.Path == o.Path && w.Access == policy.AccessWrite }) {
-			out = append(out, o.Path)
+			out = append(out, r.at(o.Path))
 		}
 	}
 	return out
+}
+
+// at is where the command finds an opened path: where a link leads to, unless
+// what is opened has to be shown in a cover, where nothing leads anywhere.
+func (r *resolver) at(p string) string {
+	if withinAny(p, r.covered) {
+		return p
+	}
+	return r.rs.Node.Real(p)
 }
 
 func (n Node) rootReadOnly() bool {
@@ -472,9 +503,9 @@ func (r *resolver) paths() {
 		case !r.rs.Node.Stat(o.Path).Exists:
 			r.refuse(Problem{What: o.Path + " is opened by the policy and does not exist (" + o.From + ")", Do: "mount it into the container (apptainer exec --bind), or take the entry out"})
 		case o.Access == policy.AccessWrite:
-			r.spread(o.Path, rightsRead|rightsChange|ll.AccessFSResolveUnix)
+			r.spread(r.at(o.Path), rightsRead|rightsChange|ll.AccessFSResolveUnix)
 		default:
-			r.spread(o.Path, rightsRead)
+			r.spread(r.at(o.Path), rightsRead)
 		}
 	}
 	for _, p := range r.readable {
@@ -492,12 +523,14 @@ func (r *resolver) paths() {
 		r.rule("/dev/"+name, rightsReadFile|rightsWriteFile)
 	}
 	for _, p := range r.devices() {
-		r.rule(p, rightsTTY)
+		r.rule(r.at(p), rightsTTY)
 	}
 	if r.rs.Form == Namespace || r.privatePts() {
 		r.rule("/dev/pts", rightsTTY|ll.AccessFSReadDir)
-		r.rule("/dev/ptmx", rightsTTY)
 		r.rule("/dev/tty", rightsTTY)
+		if r.rs.Form == Bare { // ours is a link into /dev/pts
+			r.rule("/dev/ptmx", rightsTTY)
+		}
 	} else {
 		r.lost("no new terminals (tmux, script, pty): /dev/pts is the host's, with the user's other terminals")
 	}
@@ -519,7 +552,7 @@ func (r *resolver) paths() {
 		if d.TTY {
 			rights |= ll.AccessFSIoctlDev
 		}
-		r.add(PathRule{Path: fmt.Sprintf("/proc/self/fd/%d", d.FD), Rights: rights})
+		r.add(PathRule{Path: fmt.Sprintf("/proc/self/fd/%d", d.FD), Rights: rights, Open: true})
 	}
 }
 
@@ -552,7 +585,7 @@ func (r *resolver) entries(list []string) []string {
 				r.refuse(Problem{What: fmt.Sprintf("%s is named by the policy and hidden by %s", e, cmp.Or(h.Set, h.Path)), Do: `open it with a reason: --read ` + e + ` --why "..."`})
 				continue
 			}
-			out = append(out, e)
+			out = append(out, r.at(e))
 		}
 	}
 	return out
@@ -588,7 +621,7 @@ func (r *resolver) spread(p string, rights uint64) {
 	}
 	if rights&rightsChange != 0 {
 		not = slices.Concat(not, protected, []string{"/proc", "/sys"}, r.onlyRead())
-		if exe := r.rs.Node.Exe; exe != "" && r.rs.Node.CanWrite(path.Dir(exe)) {
+		if exe := r.rs.Node.Exe; exe != "" && (r.rs.Node.CanWrite(path.Dir(exe)) || r.rs.Node.CanWrite(exe)) {
 			not = append(not, exe)
 		}
 	}
@@ -638,7 +671,7 @@ func (r *resolver) privatePts() bool {
 
 func (r *resolver) rule(p string, rights uint64) {
 	n := r.rs.Node
-	f := n.Stat(p)
+	f := n.Lstat(p)
 	if r.rs.Form == Namespace && withinAny(p, []string{"/dev"}) {
 		// /dev will be ours: these exist, and are what their names say.
 		f = File{Exists: true, Dir: slices.Contains([]string{"/dev/pts", "/dev/shm", "/dev/mqueue"}, p)}
@@ -646,7 +679,7 @@ func (r *resolver) rule(p string, rights uint64) {
 			return
 		}
 	}
-	if f.Exists {
+	if f.Exists && !f.Symlink { // what a link leads to is granted, or not, where it is
 		r.add(PathRule{Path: p, Rights: rights, Dir: f.Dir})
 	}
 }

@@ -154,8 +154,7 @@ func TestResolve(t *testing.T) {
 	fenced := []string{"300 28 0:90 / /dev rw,nosuid - tmpfs fence-dev rw", "301 300 0:91 / /dev/pts rw - devpts devpts rw,mode=620,ptmxmode=666",
 		"302 28 0:92 / /tmp rw - tmpfs fence-tmp rw", "303 28 0:93 / /var/tmp rw - tmpfs fence-tmp rw",
 		"304 28 0:94 / /home ro - tmpfs fence-mask rw", "305 28 0:95 / /project ro - tmpfs fence-mask rw",
-		"306 28 0:96 / /run/munge ro - tmpfs fence-mask rw", "307 28 0:97 / /run/dbus ro - tmpfs fence-mask rw",
-		"308 28 0:98 / /run/user ro - tmpfs fence-mask rw", "309 28 0:99 / /var/spool/slurmd ro - tmpfs fence-mask rw"}
+		"306 28 0:96 / /run ro - tmpfs fence-mask rw", "309 28 0:99 / /var/spool/slurmd ro - tmpfs fence-mask rw"}
 
 	for _, tt := range []struct {
 		name   string
@@ -188,8 +187,8 @@ func TestResolve(t *testing.T) {
 			mount("170 109 0:24 / /dev/pts rw - devpts devpts rw,ptmxmode=000")), strict()},
 		{"nfs-root", nfsNode(t), strict()},
 		{"job-tmp-of-the-user", with(siteNode(t), mount("180 98 259:2 /local/job.7 /tmp rw - xfs /dev/sdb rw"), files(image, site, "/tmp/ 2001")), strict()},
-		{"nested", with(debianNode(t), at("/"), mount(fenced...), files(system, "/home/", "/project/", "/tmp/", "/var/tmp/", "/run/munge/", "/run/dbus/", "/run/user/", "/var/spool/slurmd/")), strict()},
-		{"nested-bare", with(debianNode(t), at("/"), refused, mount(fenced...), files(system, "/home/", "/project/", "/tmp/", "/var/tmp/", "/run/munge/", "/run/dbus/", "/run/user/", "/var/spool/slurmd/")), strict()},
+		{"nested", with(debianNode(t), at("/"), mount(fenced...), files(system, "/home/", "/project/", "/tmp/", "/var/tmp/", "/run/", "/var/spool/slurmd/")), strict()},
+		{"nested-bare", with(debianNode(t), at("/"), refused, mount(fenced...), files(system, "/home/", "/project/", "/tmp/", "/var/tmp/", "/run/", "/var/spool/slurmd/")), strict()},
 		{"docker-incomplete-root", parseTree(system, "/tmp/", "/var/tmp/").on(Node{Landlock: kernel(8), Container: "docker", Arch: "amd64",
 			Mounts: parseMounts(t, "1 0 0:1 / / rw - overlay overlay rw", "2 1 0:2 / /proc rw - proc proc rw")}), strict()},
 		{"root-read-only", parseTree(image, "/.fence/fence").on(Node{Landlock: kernel(8), Container: "apptainer", Arch: "amd64",

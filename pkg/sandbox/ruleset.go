@@ -50,13 +50,15 @@ const (
 
 // PathRule grants rights on a path and all below it.
 type PathRule struct {
-	Path   string `json:"path"`
+	Path   string `json:"path"`   // without links
 	Rights uint64 `json:"rights"` // of landlock(7), LANDLOCK_ACCESS_FS_*
 	Dir    bool   `json:"dir"`
 
 	// Listed: found by listing a folder, in which others may put something
 	// else before the rule is made.
 	Listed bool `json:"-"`
+	// Open: of a descriptor. The path is the kernel's link to its file.
+	Open bool `json:"-"`
 }
 
 // Hidden is one path that the command must not reach, and how that is done.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -84,7 +85,8 @@ func selfTest(rs Ruleset, keep uint64) error {
 		if unix.Access(dir, unix.W_OK) != nil {
 			continue
 		}
-		err := unix.Mknod(fmt.Sprintf("%s/.fence-self-test-%d", dir, os.Getpid()), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))
+		// A name that nobody can have made before.
+		err := unix.Mknod(fmt.Sprintf("%s/.fence-self-test-%d", dir, time.Now().UnixNano()), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))
 		if err != unix.EACCES {
 			return fail("making a device node in %s gave %v, not EACCES: Landlock is not in force", dir, err)
 		}

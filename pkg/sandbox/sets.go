@@ -22,7 +22,7 @@ var kernelsOwn = []string{"/proc", "/sys", "/dev"}
 // runtimesOwn are what a container runtime mounts for itself.
 var runtimesOwn = []string{
 	"/proc", "/sys", "/dev", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/passwd", "/etc/group",
-	"/etc/localtime", "/.fence", "/.singularity.d", "/tmp", "/var/tmp",
+	"/etc/localtime", "/.fence", "/.singularity.d",
 }
 
 // hostsOwn are folders of a bare host that may be mounts of their own.
@@ -31,7 +31,8 @@ var hostsOwn = []string{"/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt
 // sockets are where a daemon takes orders from whoever can connect: munge and
 // Slurm (identity, jobs), D-Bus and systemd, container engines, agents, name
 // services (which reach the network), terminal multiplexers. A folder and the
-// names in it; a name may end in "*".
+// names in it; a name may end in "*". Of a host's /run nothing is needed, and
+// what a daemon makes there anew would not have the mask of the old.
 var sockets = []struct {
 	dir   string
 	names []string
@@ -86,7 +87,7 @@ func (n Node) shared() []string {
 		switch {
 		case n.masked(m.Path):
 			// By the fence that this one runs inside of.
-		case m.Path == "/" || within(m.Path, "/.fence") || withinAny(m.Path, tmpDirs[:2]) && !host.IsNetworkFS(m.FSType):
+		case m.Path == "/" || within(m.Path, "/.fence") || slices.Contains(tmpDirs[:2], m.Path) && !host.IsNetworkFS(m.FSType):
 			// /.fence itself may lie on shared storage; /tmp has a rule of its own.
 		case host.IsNetworkFS(m.FSType):
 			out = append(out, m.Path)
@@ -164,7 +165,7 @@ func (n Node) homes() []string {
 		}
 	}
 	// All of them, also where the account is known to a name service only.
-	if n.Container == "" && (len(out) == 0 || within(out[0], "/home")) {
+	if n.Container == "" && (n.Home == "" || len(out) == 0 || within(out[0], "/home")) {
 		out = append(out, "/home")
 	}
 	return out
@@ -173,6 +174,10 @@ func (n Node) homes() []string {
 func (n Node) socketPaths() []string {
 	var out []string
 	for _, s := range sockets {
+		if _, mounted := n.top(s.dir); s.dir == "/run" && (mounted || n.Container == "") {
+			out = append(out, s.dir)
+			continue
+		}
 		// One listing is cheaper than asking for each name. A folder that
 		// cannot be listed can still hold a name that can be connected to.
 		have := n.ReadDir(s.dir)

@@ -130,6 +130,13 @@ func TestPolicy_SiteFile(t *testing.T) {
 	if r := run(good, `/.fence/fence --read /usr/share/doc --why "I want it" -- ls /usr/share/doc`); r.code != 2 || r.stdout != "" || !strings.Contains(r.stderr, "/usr/share/doc") {
 		t.Errorf("opened all the same: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
+	// The image's own file is what an earlier command of the task left there.
+	p.write("own.toml", "hide = nothing that could be parsed", 0o644)
+	own := p.sh(`eval "$(fence env)"; apptainer exec --writable-tmpfs --bind $PWD/own.toml:/own.toml:ro img.sif sh -c '
+		mkdir -p /etc/fence && cp /own.toml /etc/fence/site.toml && cat /etc/fence/site.toml && exec /.fence/fence -- echo ran'`)
+	if p.ends(own, 0); own.stdout != "hide = nothing that could be parsedran\n" {
+		t.Errorf("with the image's own file: %q", own.stdout)
+	}
 	for _, tc := range []struct{ site, says string }{
 		{"version = 1\n[filesystem]\nhide = [\"/usr/share/doc\"\n", "/etc/fence/site.toml:"},
 		{"version = 1\n[filesystem]\nread = [\"/data\"]\n", "/etc/fence/site.toml:3: "},

@@ -213,6 +213,9 @@ nohup sh -c 'echo nohup' 2>/dev/null; setsid -w sh -c 'echo setsid'; sleep 100 &
 	{Name: "output", About: "graders that compare output: stdout, stderr and status byte by byte, and nothing of fence's",
 		Run: `echo out; echo err >&2; printf '\0\377'; exit 7`, Want: "out\n\x00\xff", Stderr: "err\n", Status: 7, Less: Execute, Breaks: notExecuted},
 
+	{Name: "mqueue", About: "POSIX message queues",
+		Run: `gcc -o queue $programs/c/queue.c; ./queue`, Want: "through\n", Less: SysV, Breaks: `mq_open: Operation not permitted`, DeniedBare: `mq_open: Permission denied`},
+
 	{Name: "localhost", About: "a web server on localhost (flask, http.server, jupyter, ray, MPI, gradle's daemon)",
 		Run: `python3 $programs/python/server.py`, Want: "served\n", Denied: `[Errno 97] Address family not supported by protocol`, Open: []string{"--net", "host"}},
 	{Name: "mpi", About: "Open MPI on one node", Slow: true, As: User,
@@ -223,8 +226,6 @@ nohup sh -c 'echo nohup' 2>/dev/null; setsid -w sh -c 'echo setsid'; sleep 100 &
 		Open: []string{"--policy", Dir + "/programs/root.toml"}},
 	{Name: "root-mounts", About: "root that mounts, or changes its root folder", As: Root,
 		Run: `mkdir d; mount -t tmpfs x d; umount d; chroot / echo in`, Want: "in\n", Denied: `permission denied`},
-	{Name: "mqueue", About: "POSIX message queues (System V ones work)",
-		Run: `gcc -o queue $programs/c/queue.c; ./queue`, Want: "through\n", Denied: `mq_open: Permission denied`},
 	{Name: "containers", About: "docker, podman, apptainer: containers in the container",
 		Run: `bwrap --ro-bind / / echo inside`, Want: "inside\n", Denied: `new namespace`},
 	{Name: "unshare", About: "unshare", Run: `unshare -U id -u`, Want: "65534\n", Denied: `unshare failed: Operation not permitted`},

@@ -33,6 +33,9 @@ type Workload struct {
 	Denied string
 	Open   []string
 
+	// DeniedBare is for what works under strict in the namespace form only: what it says in the other.
+	DeniedBare string
+
 	As   Who
 	Slow bool // more than a second of work: only in the full tests
 }

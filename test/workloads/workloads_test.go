@@ -100,7 +100,11 @@ func judge(w Workload, r Result) string {
 	}
 	works := string(r.Stdout) == w.Want && string(r.Stderr) == w.Stderr && r.Status == w.Status
 	said := slices.Concat(r.Stdout, r.Stderr)
-	refused := (r.Arm == Strict || r.Arm == Bare) && w.Denied != ""
+	denied := w.Denied
+	if r.Arm == Bare && denied == "" {
+		denied = w.DeniedBare
+	}
+	refused := (r.Arm == Strict || r.Arm == Bare) && denied != ""
 	switch {
 	case works && (refused || r.Arm == LessArm):
 		return "it works all the same"
@@ -108,8 +112,8 @@ func judge(w Workload, r Result) string {
 		return "it does not break as known: " + w.Breaks
 	case refused && r.Status == 0:
 		return "it is refused, and its status is 0"
-	case refused && !bytes.Contains(said, []byte(w.Denied)):
-		return "it does not say " + w.Denied
+	case refused && !bytes.Contains(said, []byte(denied)):
+		return "it does not say " + denied
 	case !works && !refused && r.Arm != LessArm:
 		return fmt.Sprintf("want status %d, stdout\n%s\nstderr\n%s", w.Status, indent(w.Want), indent(w.Stderr))
 	}
