@@ -29,8 +29,8 @@ type explanation struct {
 	Mounts []struct {
 		Kind     string   `json:"kind"`
 		Path     string   `json:"path"`
-		ReadOnly bool     `json:"read_only,omitempty"`
 		From     string   `json:"from,omitempty"`
+		ReadOnly bool     `json:"read_only,omitempty"`
 		Holds    int      `json:"holds,omitempty"`
 		Devices  []string `json:"devices,omitempty"`
 		Dir      bool     `json:"dir,omitempty"`
