@@ -17,6 +17,7 @@ import (
 	"fence/pkg/nodecheck"
 	"fence/pkg/policy"
 	"fence/pkg/sandbox"
+	"fence/pkg/status"
 	"fence/policies"
 )
 
@@ -323,12 +324,12 @@ func (c Check) print(w io.Writer) {
 // Explanation is what fence explain prints with --json.
 type Explanation struct {
 	Schema string             `json:"schema"`
-	Status sandbox.Status     `json:"status"` // what --status-fd would get
+	Status status.Status      `json:"status"` // what --status-fd would get
 	Paths  []sandbox.PathRule `json:"paths"`
 	Mounts []sandbox.MountOp  `json:"mounts"`
 	Env    []string           `json:"env"`    // names
 	Limits []string           `json:"limits"` // "nofile=4096"
-	Legs   []sandbox.Leg      `json:"trifecta"`
+	Legs   []status.Leg       `json:"trifecta"`
 }
 
 func explain(c *urfave.Context) error {
@@ -348,21 +349,21 @@ func explain(c *urfave.Context) error {
 	if err != nil {
 		return err
 	}
-	status, err := rs.Status()
+	st, err := status.Of(rs)
 	if err != nil {
 		return notFenced(err, "")
 	}
 	if c.Bool("json") {
 		out := Explanation{
-			Schema: "fence.explain/v1", Status: status, Paths: append([]sandbox.PathRule{}, rs.Paths...), Mounts: append([]sandbox.MountOp{}, rs.Mounts...),
-			Env: names(rs.Env), Limits: []string{}, Legs: rs.Trifecta(),
+			Schema: "fence.explain/v1", Status: st, Paths: append([]sandbox.PathRule{}, rs.Paths...), Mounts: append([]sandbox.MountOp{}, rs.Mounts...),
+			Env: names(rs.Env), Limits: []string{}, Legs: status.Trifecta(rs),
 		}
 		for _, l := range p.Limits {
 			out.Limits = append(out.Limits, l.String())
 		}
 		return printJSON(out)
 	}
-	return rs.Explain(os.Stdout)
+	return status.Explain(rs, os.Stdout)
 }
 
 func names(environ []string) []string {

@@ -20,6 +20,7 @@ import (
 	"fence/pkg/policy"
 	"fence/pkg/sandbox"
 	"fence/pkg/seccomp"
+	"fence/pkg/status"
 	"fence/policies"
 )
 
@@ -239,9 +240,9 @@ func start(o options, argv []string) error {
 	}
 	var line []byte
 	if o.statusFD >= 0 {
-		status, err := rs.Status()
+		st, err := status.Of(rs)
 		if err == nil {
-			line, err = json.Marshal(status)
+			line, err = json.Marshal(st)
 		}
 		if err != nil {
 			return notFenced(err, "")
@@ -257,7 +258,7 @@ func start(o options, argv []string) error {
 	}
 	// On a terminal a person reads it before the command's own "no such file".
 	// Elsewhere stderr is the command's alone; the status line has it.
-	moved := strings.Join(rs.Moved(), "")
+	moved := strings.Join(status.Moved(rs), "")
 	if moved != "" && cli.IsTerminal(os.Stderr) {
 		fmt.Fprintln(os.Stderr, "fence: "+moved)
 	}

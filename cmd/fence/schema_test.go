@@ -16,6 +16,7 @@ import (
 
 	"fence/pkg/policy"
 	"fence/pkg/sandbox"
+	"fence/pkg/status"
 )
 
 const schemaDir = "../../docs/schema"
@@ -24,7 +25,7 @@ const schemaDir = "../../docs/schema"
 // mounts are words there.
 type explanation struct {
 	Schema string             `json:"schema"`
-	Status sandbox.Status     `json:"status"`
+	Status status.Status      `json:"status"`
 	Paths  []sandbox.PathRule `json:"paths"`
 	Mounts []struct {
 		Kind     string   `json:"kind"`
@@ -36,9 +37,9 @@ type explanation struct {
 		Dir      bool     `json:"dir,omitempty"`
 		Absent   bool     `json:"absent,omitempty"`
 	} `json:"mounts"`
-	Env    []string      `json:"env"`
-	Limits []string      `json:"limits"`
-	Legs   []sandbox.Leg `json:"trifecta"`
+	Env    []string     `json:"env"`
+	Limits []string     `json:"limits"`
+	Legs   []status.Leg `json:"trifecta"`
 }
 
 // fence runs this test's own fence, in a clean environment that holds a
@@ -87,7 +88,7 @@ func TestRecords_Real(t *testing.T) {
 			t.Errorf("after the status line came %q", words)
 		}
 		records = append(records,
-			record{"fence.status", status, &sandbox.Status{}},
+			record{"fence.status", status, &status.Status{}},
 			record{"fence.explain", fence(t, []int{0}, slices.Concat([]string{"explain", "--json"}, opened)...), &explanation{}},
 			record{"fence.explain", fence(t, []int{0}, "explain", "--json", "--policy", "build"), &explanation{}})
 	}
@@ -129,7 +130,7 @@ func TestRecords_Real(t *testing.T) {
 	}
 	for _, r := range records {
 		switch s := r.into.(type) {
-		case *sandbox.Status:
+		case *status.Status:
 			if !slices.Equal(s.DroppedEnv, []string{"HF_TOKEN"}) {
 				t.Errorf("dropped: %q", s.DroppedEnv)
 			}
@@ -172,7 +173,7 @@ func validate(t *testing.T, name string, data []byte) error {
 // A schema names exactly the fields that the type has, and requires those
 // that are always written.
 func TestSchemas_NameEveryField(t *testing.T) {
-	for name, v := range map[string]any{"fence.status": sandbox.Status{}, "fence.check": Check{}, "fence.explain": Explanation{}} {
+	for name, v := range map[string]any{"fence.status": status.Status{}, "fence.check": Check{}, "fence.explain": Explanation{}} {
 		data, err := os.ReadFile(filepath.Join(schemaDir, name+".json"))
 		if err != nil {
 			t.Fatal(err)

@@ -31,6 +31,7 @@ var layer = map[string]int{
 	"fence/pkg/nodecheck":            2,
 	"fence/pkg/sandbox":              2,
 	"fence/pkg/probe":                2,
+	"fence/pkg/status":               3,
 }
 
 // sideways are the imports within a layer that are meant.

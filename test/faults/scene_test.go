@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fence/pkg/sandbox"
+	"fence/pkg/status"
 	"fence/test/bed"
 	"fence/test/faults/facts"
 	"fence/test/faults/inject"
@@ -201,8 +202,8 @@ func (s *stage) checkerIn(sc *scene) string {
 type outcome struct {
 	inject.Result
 	stdout, stderr, status []byte
-	facts                  *facts.Facts    // of a command that ran
-	claims                 *sandbox.Status // of the status line
+	facts                  *facts.Facts   // of a command that ran
+	claims                 *status.Status // of the status line
 
 	// What is right in some conditions, without a fault.
 	mayBeUsage, mayBeSilent, mayDie, mayHang bool
@@ -317,7 +318,7 @@ func (sc *scene) start(t testing.TB, args []string, fault *inject.Fault, change 
 	}
 	o.parse(o.stdout)
 	if len(o.status) > 0 {
-		var st sandbox.Status
+		var st status.Status
 		d := json.NewDecoder(bytes.NewReader(o.status))
 		d.DisallowUnknownFields()
 		if d.Decode(&st) == nil && bytes.HasSuffix(o.status, []byte("}\n")) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"fence/pkg/sandbox"
+	"fence/pkg/status"
 	"fence/test/bed"
 )
 
@@ -92,7 +92,7 @@ exit 5
 	if got := p.log("task-*/answer"); got != "42\n" {
 		t.Errorf("the answer is %q", got)
 	}
-	status := decoded[sandbox.Status](t, p.log("task-*.status.json"))
+	status := decoded[status.Status](t, p.log("task-*.status.json"))
 	if len(status.Opened) != 1 || status.Opened[0].What != "write /out" || status.Opened[0].Why != "the task's results" {
 		t.Errorf("opened: %+v", status.Opened)
 	}

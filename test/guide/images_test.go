@@ -3,7 +3,7 @@ package guide
 import (
 	"testing"
 
-	"fence/pkg/sandbox"
+	"fence/pkg/status"
 )
 
 // The same two files run in every image: Debian, busybox, musl, and one that
@@ -26,7 +26,7 @@ func TestImages_OneStaticBinary(t *testing.T) {
 				if with != without || tc.prints != "" && with.stdout != tc.prints {
 					t.Errorf("behind the fence %q and %q, without it %q and %q", with.stdout, with.stderr, without.stdout, without.stderr)
 				}
-				if status := decoded[sandbox.Status](t, p.read("status.json")); status.Form != form {
+				if status := decoded[status.Status](t, p.read("status.json")); status.Form != form {
 					t.Errorf("the form is %s", status.Form)
 				}
 				if form == "bare" && !full() {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"fence/pkg/sandbox"
+	"fence/pkg/status"
 	"fence/test/bed"
 )
 
@@ -124,7 +124,7 @@ func TestEnvironment(t *testing.T) {
 			if strings.Contains(r.stdout+r.stderr+line, "canary-") || got["OF_THE_JOB"] != "" {
 				t.Errorf("something of the job's passed:\n%s%s%s", r.stdout, r.stderr, line)
 			}
-			if status := decoded[sandbox.Status](t, line); !slices.Equal(status.DroppedEnv, tc.named) {
+			if status := decoded[status.Status](t, line); !slices.Equal(status.DroppedEnv, tc.named) {
 				t.Errorf("named: %q, want %q", status.DroppedEnv, tc.named)
 			}
 		})

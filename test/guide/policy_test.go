@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"fence/pkg/sandbox"
+	"fence/pkg/status"
 	"fence/test/bed"
 )
 
@@ -62,7 +62,7 @@ ls -d /proj/* 2>/dev/null
 			if files, _ := os.ReadDir(p.path("wheels")); len(files) != 1 {
 				t.Errorf("the folder has %v", files)
 			}
-			status := decoded[sandbox.Status](t, p.read("status.json"))
+			status := decoded[status.Status](t, p.read("status.json"))
 			if status.Form != tc.form || len(status.Opened) != 1 || status.Opened[0].What != "read /wheels" ||
 				status.Opened[0].Why != "offline wheelhouse: no network, tasks pip install" || !strings.HasPrefix(status.Opened[0].From, "/.fence/wheels.toml:") {
 				t.Errorf("the status line: %+v", status)

@@ -9,6 +9,7 @@ import (
 
 	"fence/pkg/probe"
 	"fence/pkg/sandbox"
+	"fence/pkg/status"
 	"fence/test/bed"
 )
 
@@ -60,7 +61,7 @@ func TestTable(t *testing.T) {
 				}
 				t.Log("a check got no answer in time: again")
 			}
-			status := decoded[sandbox.Status](t, p.read("status.json"))
+			status := decoded[status.Status](t, p.read("status.json"))
 			if status.Form != tc.form {
 				t.Errorf("the form is %s, want %s", status.Form, tc.form)
 			}
@@ -211,7 +212,7 @@ func TestSharedStorage_PlainPrograms(t *testing.T) {
 			if after := snapshot(); after != before {
 				t.Errorf("the storage changed:\n%s\nwas\n%s", after, before)
 			}
-			status := decoded[sandbox.Status](t, p.read("status.json"))
+			status := decoded[status.Status](t, p.read("status.json"))
 			if status.Form != tc.form {
 				t.Errorf("form %s, want %s", status.Form, tc.form)
 			}

@@ -1,4 +1,4 @@
-package sandbox
+package status
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 
 	"fence/pkg/policy"
+	"fence/pkg/sandbox"
 	"fence/pkg/seccomp"
 )
 
@@ -24,10 +25,10 @@ type Leg struct {
 
 // Trifecta says which legs the command has. "No" is said of what was hidden,
 // never of what nobody knows.
-func (rs Ruleset) Trifecta() []Leg {
+func Trifecta(rs sandbox.Ruleset) []Leg {
 	p, granted := rs.Policy, slices.Concat(rs.Policy.Filesystem.Read, rs.Policy.Filesystem.Write)
 	hides := func(set string) bool { return slices.Contains(p.Filesystem.Hide, set) }
-	byLandlock := func(h Hidden) bool { return h.How == "landlock" }
+	byLandlock := func(h sandbox.Hidden) bool { return h.How == "landlock" }
 	opened := slices.DeleteFunc(slices.Clone(granted), func(e string) bool { return e == policy.SetRoot || e == policy.SetTmp })
 	for _, o := range p.Open {
 		if o.Path != "" && o.Access != policy.AccessDevice {
@@ -55,21 +56,21 @@ func (rs Ruleset) Trifecta() []Leg {
 		external = Leg{"a way out", "yes", "the host's network: " + p.Network.Why}
 	case !hides(policy.SetSockets):
 		external = Leg{"a way out", "by policy", "the policy does not hide @sockets"}
-	case rs.Handled.FS&ll.AccessFSResolveUnix == 0 && slices.ContainsFunc(rs.Hidden, func(h Hidden) bool { return byLandlock(h) && h.Set == policy.SetSockets }):
+	case rs.Handled.FS&ll.AccessFSResolveUnix == 0 && slices.ContainsFunc(rs.Hidden, func(h sandbox.Hidden) bool { return byLandlock(h) && h.Set == policy.SetSockets }):
 		external = Leg{"a way out", "by policy", "the node's daemons can be connected to"}
 	}
 	return []Leg{private, {"untrusted content", "yes", "the command itself, and what it reads"}, external}
 }
 
 // Explain prints rs for a person: what is granted, hidden, closed and lost.
-func (rs Ruleset) Explain(w io.Writer) error {
+func Explain(rs sandbox.Ruleset, w io.Writer) error {
 	var b strings.Builder
 	row := func(name, format string, a ...any) {
 		fmt.Fprintf(&b, "%-12s %s\n", name, fmt.Sprintf(format, a...))
 	}
 	row("policy", "%s (%s)", rs.Policy.Name, rs.Policy.Digest())
 	row("form", "%s", rs.Form)
-	row("namespaces", "%s", strings.Join(rs.Node.Namespaces.names(), " "))
+	row("namespaces", "%s", strings.Join(names(rs.Node.Namespaces), " "))
 	row("landlock", "ABI %d, %v", rs.Node.Landlock.ABI, landlock.Config{
 		HandledAccessFS:  landlock.AccessFSSet(rs.Handled.FS),
 		HandledAccessNet: landlock.AccessNetSet(rs.Handled.Net),
@@ -77,7 +78,7 @@ func (rs Ruleset) Explain(w io.Writer) error {
 	})
 	row("network", "%s", rs.Policy.Network.Mode)
 	row("workdir", "%s", rs.Workdir)
-	hidden := rs.hidden()
+	hidden := hidden(rs)
 	for i, h := range hidden {
 		by := h.Set
 		if by == "" {
@@ -106,10 +107,10 @@ func (rs Ruleset) Explain(w io.Writer) error {
 			row("", "  with it, %s", seccomp.Warning(name))
 		}
 	}
-	for i, l := range slices.Concat(rs.Lost, rs.Moved()) {
+	for i, l := range slices.Concat(rs.Lost, Moved(rs)) {
 		row(first(i, "lost"), "%s", l)
 	}
-	for i, leg := range rs.Trifecta() {
+	for i, leg := range Trifecta(rs) {
 		row(first(i, "trifecta"), "%s: %s (%s)", leg.Name, leg.Open, leg.Why)
 	}
 	_, err := io.WriteString(w, b.String())

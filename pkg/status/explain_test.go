@@ -1,4 +1,4 @@
-package sandbox_test
+package status
 
 import (
 	"slices"
@@ -52,7 +52,7 @@ func TestTrifecta(t *testing.T) {
 		},
 			"no (shared storage and home are out of reach)", "yes (the host's network: downloads)"},
 	} {
-		legs := resolved(t, tc.change).Trifecta()
+		legs := Trifecta(resolved(t, tc.change))
 		for i, want := range map[int]string{0: tc.private, 2: tc.out} {
 			if got := legs[i].Open + " (" + legs[i].Why + ")"; got != want {
 				t.Errorf("%s: %s: %s\nwant %s", name, legs[i].Name, got, want)
@@ -72,7 +72,7 @@ func TestExplain_SaysWhatIsSilent(t *testing.T) {
 		rs.Policy.Open = []policy.Open{{Syscall: "ptrace", Why: "gdb tasks"}, {Syscall: "getpid", Why: "no warning"}}
 	})
 	var b strings.Builder
-	if err := rs.Explain(&b); err != nil {
+	if err := Explain(rs, &b); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -84,7 +84,7 @@ func TestExplain_SaysWhatIsSilent(t *testing.T) {
 			t.Errorf("it does not say %q:\n%s", want, b.String())
 		}
 	}
-	s, err := rs.Status()
+	s, err := Of(rs)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,6 @@
-package sandbox
+// Package status says what a fence is, for people (Explain) and for programs
+// (Status). It decides nothing: what it tells is in the sandbox.Ruleset.
+package status
 
 import (
 	"cmp"
@@ -7,6 +9,7 @@ import (
 	"strings"
 
 	"fence/pkg/policy"
+	"fence/pkg/sandbox"
 	"fence/pkg/seccomp"
 )
 
@@ -25,7 +28,7 @@ type Status struct {
 	Seccomp  Filter   `json:"seccomp"`
 
 	Namespaces []string           `json:"namespaces"` // own or private: user, mount, ipc, net, pid
-	Hidden     []Hidden           `json:"hidden"`
+	Hidden     []sandbox.Hidden   `json:"hidden"`
 	DroppedEnv []string           `json:"dropped_env"` // names that look like credentials
 	Opened     []policy.Loosening `json:"opened"`      // everything loosened, with the reason
 	Lost       []string           `json:"lost"`        // what this form or kernel cannot do
@@ -47,9 +50,9 @@ type Filter struct {
 	Allowed []string `json:"allowed"` // system calls that the policy opened
 }
 
-// Status describes rs. It looks at the node once more, so it is asked for
+// Of describes rs. It looks at the node once more, so it is asked for
 // before Enforce.
-func (rs Ruleset) Status() (Status, error) {
+func Of(rs sandbox.Ruleset) (Status, error) {
 	prog, err := seccomp.Program(rs.Filter)
 	if err != nil {
 		return Status{}, err
@@ -66,18 +69,18 @@ func (rs Ruleset) Status() (Status, error) {
 		Landlock: Landlock{rs.Node.Landlock.ABI, rs.Handled.FS, rs.Handled.Net, rs.Handled.Scoped, len(rs.Paths)},
 		Seccomp:  Filter{seccomp.Digest(prog), list(rs.Filter.Allow)},
 
-		Namespaces: rs.Node.Namespaces.names(), Hidden: list(rs.hidden()), DroppedEnv: list(rs.Dropped),
-		Opened: list(opened), Lost: list(slices.Concat(rs.Lost, rs.Moved())), Workdir: rs.Workdir,
+		Namespaces: names(rs.Node.Namespaces), Hidden: list(hidden(rs)), DroppedEnv: list(rs.Dropped),
+		Opened: list(opened), Lost: list(slices.Concat(rs.Lost, Moved(rs))), Workdir: rs.Workdir,
 	}, nil
 }
 
 // hidden is rs.Hidden with the paths that somebody named and that are not here:
 // one of them may be mistyped.
-func (rs Ruleset) hidden() []Hidden {
+func hidden(rs sandbox.Ruleset) []sandbox.Hidden {
 	all := slices.Clone(rs.Hidden)
 	for _, h := range rs.Policy.Filesystem.Hide {
 		if !strings.HasPrefix(h, "@") && !rs.Node.Stat(h).Exists {
-			all = append(all, Hidden{Path: h, How: "absent"})
+			all = append(all, sandbox.Hidden{Path: h, How: "absent"})
 		}
 	}
 	return all
@@ -85,7 +88,7 @@ func (rs Ruleset) hidden() []Hidden {
 
 // Moved says that the command does not start where the fence was started, and
 // nobody asked for that.
-func (rs Ruleset) Moved() []string {
+func Moved(rs sandbox.Ruleset) []string {
 	if rs.Workdir == rs.Node.Workdir {
 		return nil
 	}
@@ -100,7 +103,7 @@ func list[T any](s []T) []T {
 	return s
 }
 
-func (ns Namespaces) names() []string {
+func names(ns sandbox.Namespaces) []string {
 	out := []string{}
 	for _, n := range []struct {
 		name string
