@@ -83,12 +83,12 @@ func TestRecords_Real(t *testing.T) {
 	records := []record{{"fence.check", fence(t, []int{0, 1}, "check", "--json"), &Check{}}}
 	if namespaces {
 		opened := []string{"--read", "/usr/share", "--why", "a test", "--limit", "nproc=unlimited", "--hide", "/etc/passwd", "--hide", tmp, "--hide", "/no/such"}
-		status, words, ok := bytes.Cut(fence(t, []int{0}, slices.Concat(opened, []string{"--status-fd", "1", "--", "echo", "ran"})...), []byte("\n"))
+		line, words, ok := bytes.Cut(fence(t, []int{0}, slices.Concat(opened, []string{"--status-fd", "1", "--", "echo", "ran"})...), []byte("\n"))
 		if !ok || string(words) != "ran\n" {
 			t.Errorf("after the status line came %q", words)
 		}
 		records = append(records,
-			record{"fence.status", status, &status.Status{}},
+			record{"fence.status", line, &status.Status{}},
 			record{"fence.explain", fence(t, []int{0}, slices.Concat([]string{"explain", "--json"}, opened)...), &explanation{}},
 			record{"fence.explain", fence(t, []int{0}, "explain", "--json", "--policy", "build"), &explanation{}})
 	}
