@@ -129,7 +129,7 @@ var core = []string{"fence/pkg/policy", "fence/pkg/host", "fence/pkg/seccomp", "
 
 // The design says 2,500 with sessions to come; we are not there yet, and this
 // number only ever goes down (docs/decisions/006).
-const budget = 4500
+const budget = 4400
 
 func TestCoreCanBeReadInAnAfternoon(t *testing.T) {
 	total := 0
