@@ -11,8 +11,8 @@ import (
 	"fence/test/bed"
 )
 
-// block is what a person types: the design has it in these very words, and
-// README.md the same commands (readme_test.go).
+// block is what a person types, in these very words of the design. README.md
+// has the report before the fence made before `fence env` too (readme_test.go).
 const block = `eval "$(fence env)"            # APPTAINER_BINDPATH, _NO_MOUNT, _CLEANENV, _PID ... : fence and probe appear in every container under /.fence
 probe > host.json
 apptainer exec img.sif /.fence/probe > before.json

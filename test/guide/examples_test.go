@@ -1,6 +1,8 @@
 package guide
 
 import (
+	"archive/zip"
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,13 +30,49 @@ func (p place) examples() place {
 		t.Fatalf("no examples: %v", err)
 	}
 	for _, f := range files {
-		data, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.write(filepath.Base(f), string(data), 0o644)
+		p.write(filepath.Base(f), example(t, filepath.Base(f)), 0o644)
 	}
 	return p
+}
+
+func example(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile("../../examples/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// wheelhouse makes wheels.toml, and wheels with one small wheel in it.
+func (p place) wheelhouse() {
+	p.t.Helper()
+	p.write("wheels.toml", example(p.t, "wheels.toml"), 0o644)
+	if err := os.Mkdir(p.path("wheels"), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	p.own("wheels")
+	var wheel bytes.Buffer
+	z := zip.NewWriter(&wheel)
+	const info = "requests-1.0.dist-info/"
+	for _, f := range [][2]string{
+		{"requests.py", "print('a wheel of a test')\n"},
+		{info + "METADATA", "Metadata-Version: 2.1\nName: requests\nVersion: 1.0\n"},
+		{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
+		{info + "RECORD", "requests.py,,\n" + info + "METADATA,,\n" + info + "WHEEL,,\n" + info + "RECORD,,\n"},
+	} {
+		w, err := z.Create(f[0])
+		if err == nil {
+			_, err = w.Write([]byte(f[1]))
+		}
+		if err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.write("wheels/requests-1.0-py3-none-any.whl", wheel.String(), 0o644)
 }
 
 func (p place) submit(args ...string) result {

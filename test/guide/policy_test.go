@@ -11,16 +11,6 @@ import (
 	"fence/test/bed"
 )
 
-// wheels is the policy that a newcomer writes first: strict, and one folder.
-const wheels = `version = 1
-extends = "strict"
-
-[[open]]
-path = "/wheels"
-access = "read"
-why = "offline wheelhouse: no network, tasks pip install"
-`
-
 // The folder lies on shared storage and is bound at another place; the policy
 // comes along beside the programs.
 const wheelsExec = `eval "$(fence env)"
@@ -34,6 +24,7 @@ func TestPolicy_OneFolder(t *testing.T) {
 	p.own("wheels")
 	const text = "canary: a wheel\n"
 	p.write("wheels/a.whl", text, 0o644)
+	wheels := example(t, "wheels.toml")
 	p.write("wheels.toml", wheels, 0o644)
 	const changes = `
 cat /wheels/a.whl; ls /wheels
@@ -85,10 +76,12 @@ ls -d /proj/* 2>/dev/null
 		t.Errorf("strict shows a bound folder: %q", r.stdout)
 	}
 	// Without a why nothing runs.
+	before, _, _ := strings.Cut(wheels, "[[open]]")
+	line := strings.Count(before, "\n") + 1
 	p.write("wheels.toml", strings.ReplaceAll(wheels, "why = ", "# why = "), 0o644)
 	for _, verb := range []string{"explain --policy /.fence/wheels.toml", "--policy /.fence/wheels.toml -- echo ran"} {
 		r := p.sh(wheelsExec + `/.fence/fence ` + verb)
-		if want := "fence: /.fence/wheels.toml:4: no reason is given\nhint: add why = \"...\"\n"; r.code != 2 || r.stdout != "" || r.stderr != want {
+		if want := fmt.Sprintf("fence: /.fence/wheels.toml:%d: no reason is given\nhint: add why = \"...\"\n", line); r.code != 2 || r.stdout != "" || r.stderr != want {
 			t.Errorf("%s without a why: exit code %d, %q, %q; want 2 and %q", verb, r.code, r.stdout, r.stderr, want)
 		}
 	}
