@@ -67,6 +67,9 @@ func parseRun(c *urfave.Context) (runOptions, error) {
 	if o.Canary == "-" {
 		o.Canary = "/dev/stdin"
 	}
+	if o.Timeout <= 0 {
+		return o, cli.Usagef("leave it out for a minute, or give it longer: --timeout 2m", "--timeout: %v is no time to try anything in", o.Timeout)
+	}
 	if c.Args().Present() {
 		return o, cli.Usagef("the report goes to stdout or to -o FILE", "run takes no arguments, got %q", c.Args().First())
 	}
@@ -97,7 +100,10 @@ func runCommand(c *urfave.Context) error {
 		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("writing the report: %w", err)}
 	}
 	if n := r.Summary[probe.Error] + r.Summary[probe.Timeout]; n > 0 {
-		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d checks ended without an answer; the report says which", n)}
+		return &cli.Error{
+			Code: cli.Unknown, Err: fmt.Errorf("%d checks ended without an answer; the report says which", n),
+			Hint: "run it again; --timeout gives it longer",
+		}
 	}
 	return nil
 }

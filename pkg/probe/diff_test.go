@@ -335,6 +335,27 @@ func TestDiff_Golden(t *testing.T) {
 	}
 }
 
+// A summary claims nothing of checks that got no answer.
+func TestReport_Brief(t *testing.T) {
+	high := func(key string, o Outcome) Finding { f := saw(key, o); f.Severity = "high"; return f }
+	for want, checks := range map[string][]Finding{
+		"nothing of high weight was reached":                                      {high("x", Denied), saw("y", Reachable), saw("z", Timeout)},
+		"could not tell what is reached: none of the 2 checks of high weight got": {high("x", Timeout), high("y", Error), high("z", Skipped)},
+		"could not tell, of high weight: y":                                       {high("x", Denied), high("y", Timeout)},
+		"reached, of high weight: x\nprobe: could not tell, of high weight: y":    {high("x", Reachable), high("y", Timeout)},
+		"no check of high weight was made":                                        {high("x", Skipped), saw("y", Reachable)},
+	} {
+		var got bytes.Buffer
+		if err := aReport("before", checks...).Brief(&got, 200); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.SplitN(got.String(), "\n", 2)[1]
+		if !strings.HasPrefix(lines, "probe: "+want) || strings.Count(lines, "\n") != strings.Count(want, "\n")+1 {
+			t.Errorf("%v:\n%swant %s", checks, lines, want)
+		}
+	}
+}
+
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", name)

@@ -104,19 +104,34 @@ func (r Report) Brief(w io.Writer, columns int) error {
 	p := &page{w: w, columns: columns}
 	o := originOf(r)
 	p.para("probe: ", fmt.Sprintf("%s, %s, %s; %s", nonEmpty(r.Run.Label, "no label"), o.where(), o.controls(), r.counts()))
-	var open []Key
+	var open, late []Key
+	answered := false
 	for _, f := range r.Checks {
-		if f.Outcome == Reachable && f.Severity == "high" && !isFunction(f.ID) {
+		switch {
+		case f.Severity != "high" || isFunction(f.ID) || f.Outcome == Skipped:
+		case f.Outcome == Timeout || f.Outcome == Error:
+			late = append(late, f.Key())
+		case f.Outcome == Reachable:
 			open = append(open, f.Key())
+		default:
+			answered = true
 		}
 	}
 	switch {
-	case len(open) == 0:
-		p.para("probe: ", "nothing of high weight was reached")
-	case r.Subject.Runtime == "" && !fenced(r):
+	case len(open) > 0 && r.Subject.Runtime == "" && !fenced(r):
 		p.para("probe: ", "this account reaches, and a command would if the fence failed: "+strings.Join(bundle(open, 3), ", "))
-	default:
+	case len(open) > 0:
 		p.para("probe: ", "reached, of high weight: "+strings.Join(bundle(open, 3), ", "))
+	case len(late) > 0 && !answered:
+		p.para("probe: ", fmt.Sprintf("could not tell what is reached: none of the %d checks of high weight got an answer", len(late)))
+		late = nil
+	case !answered:
+		p.para("probe: ", "no check of high weight was made")
+	case len(late) == 0:
+		p.para("probe: ", "nothing of high weight was reached")
+	}
+	if len(late) > 0 {
+		p.para("probe: ", "could not tell, of high weight: "+strings.Join(bundle(late, 3), ", "))
 	}
 	return p.err
 }
