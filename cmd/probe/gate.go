@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"slices"
@@ -119,13 +118,5 @@ func readExpectation(name string) (probe.Expectation, error) {
 	if err == nil {
 		return e, nil
 	}
-	hint := "docs/records.md describes the file"
-	var unknown *probe.UnknownIDError
-	if errors.As(err, &unknown) {
-		hint = "'probe list' names them all"
-		if near := cli.Suggest(unknown.ID, unknown.Known); near != "" {
-			hint = fmt.Sprintf("did you mean %q?\n%s", near, hint)
-		}
-	}
-	return e, cli.Usagef(hint, "%w", err)
+	return e, unknown(err, "docs/records.md describes the file")
 }

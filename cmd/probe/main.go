@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	urfave "github.com/urfave/cli/v2"
@@ -74,6 +75,25 @@ func notACommand(name string) error {
 		hint = "did you mean 'probe " + near + "'?"
 	}
 	return cli.Usagef(hint, "%q is not a subcommand", name)
+}
+
+// unknown is the usage error for err: the nearest known name is the hint if
+// it is about an unknown one.
+func unknown(err error, hint string) error {
+	var id *probe.UnknownIDError
+	var name *probe.UnknownVarError
+	got, known := "", []string(nil)
+	switch {
+	case errors.As(err, &id):
+		hint, got, known = "'probe list' names them all", strings.TrimRight(id.ID, ".*"), id.Known
+	case errors.As(err, &name):
+		known = []string{probe.SharedVar, probe.SkipVar}
+		hint, got = "there are "+strings.Join(known, " and "), name.Name
+	}
+	if near := cli.Suggest(got, known); near != "" {
+		hint = "did you mean " + near + "?\n" + hint
+	}
+	return cli.Usagef(hint, "%w", err)
 }
 
 // interruptible ends with the signals that end a job.

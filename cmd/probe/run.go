@@ -91,7 +91,7 @@ func runCommand(c *urfave.Context) error {
 	case errors.Is(err, context.Canceled):
 		return &cli.Error{Code: cli.Unknown, Err: err}
 	case err != nil:
-		return cli.Usagef("", "%w", err)
+		return unknown(err, "")
 	}
 	if r.Run.Label == "" {
 		r.Run.Label = probe.GuessLabel(r)

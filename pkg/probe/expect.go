@@ -188,7 +188,8 @@ func (e *Expectation) except(x Except) error {
 	return nil
 }
 
-// UnknownIDError says that an expectation names an id that nothing has.
+// UnknownIDError says that an expectation, or who leaves a check out, names an
+// id that nothing has.
 type UnknownIDError struct {
 	ID    string
 	Known []string

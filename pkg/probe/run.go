@@ -82,7 +82,7 @@ func RunAll(ctx context.Context, o Options) (Report, error) {
 
 func runAll(ctx context.Context, o Options, table []Check) (Report, error) {
 	start := time.Now()
-	o, canary, err := o.complete()
+	o, canary, err := o.complete(table)
 	if err != nil {
 		return Report{}, err
 	}
@@ -118,10 +118,29 @@ func runAll(ctx context.Context, o Options, table []Check) (Report, error) {
 	return r, nil
 }
 
-// complete adds what the environment says, and refuses what cannot be meant.
-func (o Options) complete() (Options, *Canary, error) {
+// complete adds what the environment says, and refuses what cannot be meant:
+// a word that is passed over would change what a report rests on.
+func (o Options) complete(table []Check) (Options, *Canary, error) {
+	for _, kv := range os.Environ() {
+		name, _, _ := strings.Cut(kv, "=")
+		if strings.HasPrefix(name, "PROBE_") && name != SharedVar && name != SkipVar {
+			return o, nil, &UnknownVarError{name}
+		}
+	}
+	skip := strings.Split(os.Getenv(SkipVar), ",")
+	known := skippable(table)
+	for i, id := range slices.Concat(o.Skip, skip) {
+		if id == "" || slices.Contains(known, id) {
+			continue
+		}
+		from := "skip"
+		if i >= len(o.Skip) {
+			from = SkipVar
+		}
+		return o, nil, fmt.Errorf("%s: %w", from, &UnknownIDError{id, known})
+	}
 	o.Shared = slices.Concat(o.Shared, strings.Split(os.Getenv(SharedVar), ":"))
-	o.Skip = slices.Concat(o.Skip, strings.Split(os.Getenv(SkipVar), ","))
+	o.Skip = slices.Concat(o.Skip, skip)
 	for i, p := range o.Shared {
 		if p == "" {
 			continue
@@ -154,6 +173,24 @@ func (o Options) complete() (Options, *Canary, error) {
 	}
 	c, err := readCanary(o.Canary)
 	return o, c, err
+}
+
+// UnknownVarError says that a variable begins with PROBE_ and means nothing.
+type UnknownVarError struct{ Name string }
+
+func (e *UnknownVarError) Error() string {
+	return fmt.Sprintf("the variable %s is not known", clip(printable(e.Name), 60))
+}
+
+// skippable are the ids of a table, and the groups that they are in.
+func skippable(table []Check) []string {
+	var known []string
+	for _, c := range table {
+		for id := c.ID; id != ""; id = parent(id) {
+			known = append(known, id)
+		}
+	}
+	return dedupe(known)
 }
 
 // run is a run in progress.

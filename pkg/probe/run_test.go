@@ -492,16 +492,19 @@ func TestRunAll_StopsWithItsContext(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
 	// Its first worker is up: the run is under way.
 	for len(children(t, cmd.Process.Pid)) == 0 {
-		if err := unix.Kill(cmd.Process.Pid, 0); err != nil {
-			t.Fatal(err)
+		select {
+		case err := <-ended:
+			t.Fatalf("it ended early: %v, %q", err, errb.String())
+		case <-time.After(5 * time.Millisecond):
 		}
-		unix.Poll(nil, 5)
 	}
 	start := time.Now()
 	cmd.Process.Signal(syscall.SIGTERM)
-	err := cmd.Wait()
+	err := <-ended
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(errb.String(), "the run was stopped") {
 		t.Errorf("got %v, %q", err, errb.String())
@@ -534,6 +537,9 @@ func TestOptions_RefuseWhatCannotBeMeant(t *testing.T) {
 		"no proxy":            {Allow: []string{"example.org:443"}},
 		"a relative proxy":    {Proxy: "proxy.sock"},
 		"time before the run": {Timeout: -1},
+		"no such check":       {Skip: []string{"net.dns", "nosuch"}},
+		"a wildcard":          {Skip: []string{"net.*"}},
+		"half a group":        {Skip: []string{"ne"}},
 	} {
 		if _, err := RunAll(t.Context(), o); err == nil {
 			t.Errorf("%s: no error", name)
@@ -541,10 +547,27 @@ func TestOptions_RefuseWhatCannotBeMeant(t *testing.T) {
 	}
 }
 
+func TestOptions_RefuseUnknownVariables(t *testing.T) {
+	for kv, want := range map[string]string{
+		"PROBE_SKIPP=net":      "the variable PROBE_SKIPP is not known",
+		"PROBE_SKIP=net.*":     `PROBE_SKIP: no check has the id "net.*"`,
+		"PROBE_SKIP=dev, proc": `PROBE_SKIP: no check has the id " proc"`,
+		"PROBE_SHARED=proj":    `shared path "proj": must be absolute`,
+	} {
+		t.Run(kv, func(t *testing.T) {
+			name, value, _ := strings.Cut(kv, "=")
+			t.Setenv(name, value)
+			if _, err := RunAll(t.Context(), Options{}); err == nil || err.Error() != want {
+				t.Errorf("%v, want %s", err, want)
+			}
+		})
+	}
+}
+
 func TestOptions_TakeMoreFromTheEnvironment(t *testing.T) {
 	t.Setenv(SharedVar, "/proj/a:/proj/b/")
 	t.Setenv(SkipVar, "net.dns,dev.kvm")
-	o, _, err := Options{Shared: []string{"/proj/b"}, Skip: []string{"net.tcp.out"}}.complete()
+	o, _, err := Options{Shared: []string{"/proj/b"}, Skip: []string{"net.tcp.out"}}.complete(Checks())
 	if err != nil {
 		t.Fatal(err)
 	}
