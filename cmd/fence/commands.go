@@ -41,10 +41,12 @@ A policy of your own is a TOML file that starts from a built-in one:
   why = "offline wheelhouse: no network, tasks pip install"
 
 Examples:
-  fence -- python3 solve.py
-  fence --policy ./wheels.toml -- pip install requests
-  fence --read /wheels --why "offline wheelhouse" -- pip install requests
+  fence -- python3 - < solve.py
+  fence --read "$PWD" --why "the task's own files" -- python3 solve.py
+  fence --policy ./wheels.toml -- bash -s < solve.sh
   eval "$(fence env)"; apptainer exec img.sif /.fence/fence -- bash -c 'id; ls /'
+
+A hidden folder, as your home is, is no working folder: COMMAND starts in /.
 
 Exit codes: 125 not fenced and not run; 126 the command cannot be executed;
 127 there is no such command; 2 wrong flags or a policy that does not parse;
@@ -76,7 +78,7 @@ func commands() *urfave.App {
 
 Examples:
   eval "$(fence env)"
-  apptainer exec img.sif /.fence/fence -- python3 solve.py
+  apptainer exec img.sif /.fence/fence -- python3 - < solve.py
   mkdir "$TMPDIR/big"; eval "$(fence env --tmp "$TMPDIR/big")"
 
 Exit codes: 0 the lines were printed, 2 wrong flags, 3 could not tell where

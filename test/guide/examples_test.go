@@ -45,7 +45,7 @@ func example(t *testing.T, name string) string {
 }
 
 // wheelhouse makes wheels.toml, and wheels with one small wheel in it.
-func (p place) wheelhouse() {
+func (p place) wheelhouse() place {
 	p.t.Helper()
 	p.write("wheels.toml", example(p.t, "wheels.toml"), 0o644)
 	if err := os.Mkdir(p.path("wheels"), 0o755); err != nil {
@@ -73,6 +73,7 @@ func (p place) wheelhouse() {
 		p.t.Fatal(err)
 	}
 	p.write("wheels/requests-1.0-py3-none-any.whl", wheel.String(), 0o644)
+	return p
 }
 
 func (p place) submit(args ...string) result {

@@ -25,8 +25,7 @@ func readme(t *testing.T) string {
 // shell in a folder of the person's that has what it speaks of. It works, and
 // the first minute shows the table.
 func TestReadme_Commands(t *testing.T) {
-	p := newPlace(t)
-	p.wheelhouse()
+	p := newPlace(t).wheelhouse()
 	blocks := regexp.MustCompile(`(?m)^    \S.*\n(?:    .*\n)*`).FindAllString(regexp.MustCompile("(?s)```.*?```").ReplaceAllString(readme(t), ""), -1)
 	typed := 0
 	for _, block := range blocks {
@@ -55,6 +54,41 @@ func TestReadme_Commands(t *testing.T) {
 	}
 	if typed < 3 {
 		t.Errorf("README.md has %d blocks of commands: %q", typed, blocks)
+	}
+}
+
+// Every example of fence's --help works as it stands there, in a folder below
+// the home, which is hidden.
+func TestHelp_Examples(t *testing.T) {
+	bed.Require(t, "slurm")
+	p := placeIn(t, bed.HomeDir).wheelhouse()
+	help := p.ok(p.sh("fence --help; for c in env check explain policies; do fence $c --help; done")).stdout
+	p.write("solve.py", "print(6 * 7)\n", 0o644)
+	p.write("solve.sh", "ls "+p.path("wheels")+"\n", 0o644)
+	p.write("wheels.toml", strings.ReplaceAll(regexp.MustCompile(`(?m)^     version = 1\n(?:     .*\n)*`).FindString(help), "/wheels", p.path("wheels")), 0o644)
+	has := p.sh("command -v jq python3").stdout
+	examples := 0
+	for _, block := range regexp.MustCompile(`(?m)^   Examples:\n((?:     .*\n)*)`).FindAllStringSubmatch(help, -1) {
+		for line := range strings.Lines(block[1]) {
+			line, _, _ = strings.Cut(strings.TrimSpace(line), "   ") // a remark
+			examples++
+			script := line
+			for _, tool := range []string{"jq", "python3"} { // not every node has them
+				if strings.Contains(line, tool) && !strings.Contains(line, "apptainer ") && !strings.Contains(has, "/"+tool+"\n") {
+					script = "echo 42"
+				}
+			}
+			if strings.HasPrefix(line, "apptainer ") {
+				script = `eval "$(fence env)"; ` + line
+			}
+			r := p.sh("export TMPDIR=$(mktemp -d); set -eo pipefail; " + script)
+			if r.code != 0 || strings.Contains(line, "solve.py") && r.stdout != "42\n" || strings.Contains(line, "solve.sh") && r.stdout != "requests-1.0-py3-none-any.whl\n" {
+				t.Errorf("%s: exit code %d\n%s%s", line, r.code, r.stdout, r.stderr)
+			}
+		}
+	}
+	if examples < 12 {
+		t.Errorf("%d examples in\n%s", examples, help)
 	}
 }
 
