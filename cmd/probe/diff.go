@@ -27,7 +27,8 @@ func diffCmd() *urfave.Command {
 			"  probe diff before.json after.json\n" +
 			"  probe diff host.json before.json after.json --markdown > isolation.md\n\n" +
 			"Exit codes: 0 the five are as a fence must leave them and nothing opened, 1 they\n" +
-			"are not, 2 no report or reports of different nodes, 3 could not tell.",
+			"are not, 2 no report, or of different nodes or in the wrong order, 3 could not\n" +
+			"tell.",
 		Flags: []urfave.Flag{
 			&urfave.BoolFlag{Name: "markdown", Usage: "print a page for operators"},
 			&urfave.BoolFlag{Name: "json", Usage: "print a probe.diff/v1 record"},
@@ -70,6 +71,9 @@ func (o diffOptions) run() error {
 			return err
 		}
 		reports = append(reports, r)
+	}
+	if why := probe.WrongOrder(reports...); why != "" {
+		return wrongOrder("probe diff [HOST] BEFORE AFTER", why)
 	}
 	var host *probe.Report
 	if len(reports) == 3 {

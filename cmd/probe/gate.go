@@ -86,6 +86,9 @@ func (o gateOptions) run() error {
 			return err
 		}
 		before = &b
+		if why := probe.WrongOrder(b, after); why != "" {
+			return wrongOrder("probe gate AFTER --before BEFORE", why)
+		}
 	}
 	v := probe.Gate(after, before, expect)
 	if len(v.Differ) > 0 {

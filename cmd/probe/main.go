@@ -136,6 +136,11 @@ func answer(a probe.Answer, printing error) error {
 	return cli.Exit(cli.Unknown)
 }
 
+// wrongOrder is the error for reports that stand in each other's place.
+func wrongOrder(order, why string) error {
+	return cli.Usagef(order+"\n'probe --label' says of what kind a report is, where it does not look so", "%s", why)
+}
+
 // notComparable is the error for reports of different places.
 func notComparable(differ []string) error {
 	return &cli.Error{Code: cli.Usage, Err: errors.New(differ[0]), Hint: "make all reports in one job on one node, with the same probe"}

@@ -130,7 +130,7 @@ func onTerminal(t *testing.T, columns uint16, args ...string) string {
 
 // report writes a report made by hand:
 //
-//	report FILE [fenced] [boot=ID] [version=V] ID[TARGET]=OUTCOME...
+//	report FILE [fenced|host] [boot=ID] [version=V] ID[TARGET]=OUTCOME...
 func report(ts *testscript.TestScript, _ bool, args []string) {
 	r := probe.Report{
 		Schema: probe.ReportSchema,
@@ -149,6 +149,8 @@ func report(ts *testscript.TestScript, _ bool, args []string) {
 			r.Run.Label, r.Run.Time = "after", "2026-11-29T16:00:09Z"
 			r.Controls.Seccomp = probe.SeccompState{Mode: 2, Filters: 1}
 			r.Controls.Landlock.Layers = 1
+		case "host":
+			r.Run.Label, r.Subject.Runtime = "host", ""
 		case "boot":
 			r.Subject.BootID = value
 		case "version":

@@ -125,10 +125,15 @@ func Diff(host *Report, before, after Report) Comparison {
 		Differ: differ("before", before, "after", after, false), Counts: map[Kind]int{},
 	}
 	v := views{before: viewOf(&before), after: viewOf(&after)}
+	ordered := []Report{before, after}
 	if host != nil {
 		o := originOf(*host)
 		c.Host, v.host = &o, viewOf(host)
 		c.Differ = append(c.Differ, differ("host", *host, "after", after, true)...)
+		ordered = []Report{*host, before, after}
+	}
+	if w := WrongOrder(ordered...); w != "" {
+		c.Differ = append(c.Differ, w)
 	}
 	if len(c.Differ) > 0 {
 		c.Answer, c.Reasons = CannotTell, append(c.Reasons, c.Differ...)
@@ -276,6 +281,31 @@ func GuessLabel(r Report) string {
 		return "host"
 	}
 	return "before"
+}
+
+// kinds are what GuessLabel tells apart, in the order of a comparison.
+var kinds = []string{"host", "before", "after"}
+
+// kindOf is an index of kinds: what is fenced is "after", else the label
+// says it, else the look of the place.
+func kindOf(r Report) int {
+	if i := slices.Index(kinds, r.Run.Label); i >= 0 && !fenced(r) {
+		return i
+	}
+	return slices.Index(kinds, GuessLabel(r))
+}
+
+// WrongOrder says that of [HOST] BEFORE AFTER two stand in each other's
+// place: a fenced command in front of one that is not, or a container in
+// front of the bare node. It is "" where nothing shows that.
+func WrongOrder(reports ...Report) string {
+	names := []string{"HOST", "BEFORE", "AFTER"}[3-len(reports):]
+	for i := 1; i < len(reports); i++ {
+		if a, b := kindOf(reports[i-1]), kindOf(reports[i]); a > b {
+			return fmt.Sprintf("the reports are in the wrong order: %s is of kind %q, %s of kind %q", names[i-1], kinds[a], names[i], kinds[b])
+		}
+	}
+	return ""
 }
 
 // Write prints the comparison as JSON.

@@ -218,9 +218,6 @@ func (v views) notes() []string {
 	if b.Run.Time == a.Run.Time && slices.Equal(b.Run.Argv, a.Run.Argv) && b.Run.DurationMS == a.Run.DurationMS {
 		n = append(n, "both reports are of the same run: is it the same file twice?")
 	}
-	if fenced(*b) && !fenced(*a) {
-		n = append(n, "before is fenced and after is not: are they in the wrong order?")
-	}
 	if v.host != nil && fenced(*v.host.rep) {
 		n = append(n, "the host report was made behind a fence, so it does not show the bare node")
 	}

@@ -58,6 +58,9 @@ func Gate(after Report, before *Report, expect Expectation) Verdict {
 			v.Notes = append(v.Notes, noBoot)
 		}
 		v.Notes = append(v.Notes, g.notes()...)
+		if w := WrongOrder(*before, after); w != "" {
+			v.Differ = append(v.Differ, w)
+		}
 	}
 	if len(v.Differ) > 0 {
 		v.Answer = CannotTell
