@@ -284,16 +284,21 @@ func TestSignals(t *testing.T) {
 	s := newStage(t)
 	for _, sc := range forms(s) {
 		t.Run(sc.name, func(t *testing.T) {
+			sc.traced = time.Now()
 			sc.base = sc.launch(t, nil)
 			var list []injection
 			for i, c := range sc.base.Calls {
 				if i%12 == 0 || full && i%3 == 0 {
-					list = append(list, injection{c, inject.Fault{Name: c.Name, Path: c.Path, Nth: c.Nth, Signal: syscall.SIGTERM}})
+					list = append(list, injection{c, inject.Fault{Address: c.Address, Signal: syscall.SIGTERM}})
 				}
 			}
-			counts := tally{}
+			counts, absent := tally{}, absences{}
 			each(list, func(i injection) {
 				o := sc.launch(t, &i.Fault)
+				if !o.Hit {
+					absent.add(t, sc, i, o)
+					return
+				}
 				if o.Ran && o.facts == nil && o.Status.Signaled() {
 					counts.add(o, "the command had it")
 					return
@@ -303,7 +308,8 @@ func TestSignals(t *testing.T) {
 					t.Errorf("%v:\n\t%s", i, strings.Join(bad, "\n\t"))
 				}
 			})
-			t.Log(counts)
+			t.Logf("%d moments: %s; not reached: %v", len(list), counts, absent)
+			absent.check(t, list)
 		})
 	}
 }

@@ -5,7 +5,9 @@
 package faults
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 	"slices"
@@ -13,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"fence/test/faults/inject"
 )
@@ -58,7 +61,7 @@ func plan(calls []inject.Call, shift int, protectOnly bool) (list []injection, r
 		if times[c.Name]++; !full && times[c.Name] > 100 && times[c.Name]%sample != 0 {
 			continue
 		}
-		fault := inject.Fault{Name: c.Name, Path: c.Path, Nth: c.Nth}
+		fault := inject.Fault{Address: c.Address}
 		if isRuntime(c) {
 			runtimeCalls++
 			if !full && runtimeCalls%sample != shift%sample {
@@ -119,25 +122,23 @@ func (sc *scene) inject(t *testing.T, shift int) {
 	sc.base = base
 	// Once more, now that it is known what is hidden, and that what is made in
 	// the first launch is there.
+	sc.traced = time.Now()
 	again := sc.launch(t, nil)
 	if bad := sc.judge(again, nil); len(bad) > 0 || !again.Ran {
 		t.Fatalf("without a fault: %s %s\n%s", again.exit(), again.stderr, strings.Join(bad, "\n"))
 	}
 	base.Calls = again.Calls
+	if !sc.shaky {
+		sc.repeats(t)
+	}
 
 	list, runtimeCalls, sampled := plan(base.Calls, shift, sc.brief)
 	counts := tally{}
-	missed := map[string]int{}
-	var mu sync.Mutex
+	absent := absences{}
 	each(list, func(i injection) {
 		o := sc.launch(t, &i.Fault)
-		mu.Lock()
-		defer mu.Unlock()
 		if !o.Hit {
-			missed[i.Name]++
-			if !isRuntime(i.call) && !sc.shaky {
-				t.Errorf("%v: the call did not come: %s %s", i, o.exit(), o.message())
-			}
+			absent.add(t, sc, i, o)
 			return
 		}
 		counts.add(o, "")
@@ -146,13 +147,89 @@ func (sc *scene) inject(t *testing.T, shift int) {
 		}
 	})
 	t.Logf("%d calls, %d of them the runtime's (%d tried), %d faults: %s; not reached: %v",
-		len(base.Calls), runtimeCalls, sampled, len(list), counts, missed)
+		len(base.Calls), runtimeCalls, sampled, len(list), counts, absent)
+	absent.check(t, list)
+}
+
+// repeats makes sure that what the launcher calls it calls every time: that
+// nothing in an address is by chance, or a fault would miss.
+func (sc *scene) repeats(t *testing.T) {
+	t.Helper()
+	count := func(calls []inject.Call) map[inject.Address]int {
+		n := map[inject.Address]int{}
+		for _, c := range calls {
+			if !isRuntime(c) {
+				n[c.Address]++
+			}
+		}
+		return n
+	}
+	want := count(sc.base.Calls)
+	each(make([]int, 4), func(int) {
+		got := count(sc.launch(t, nil).Calls)
+		for a := range want {
+			if got[a] == 0 {
+				t.Errorf("%v came in one launch and not in another", a)
+			}
+		}
+		for a := range got {
+			if want[a] == 0 {
+				t.Errorf("%v did not come in one launch and came in another", a)
+			}
+		}
+	})
+}
+
+// absences counts, by name, the calls that a fault was to hit and that did not
+// come. Only two kinds need not come again.
+type absences map[string]int
+
+var countLock sync.Mutex
+
+// add is called with a launch in which the call of i did not come, and so in
+// which nothing was injected.
+func (a absences) add(t *testing.T, sc *scene, i injection, o *outcome) {
+	t.Helper()
+	if bad := sc.judge(o, nil); len(bad) > 0 || !o.Ran {
+		t.Errorf("%v: the call did not come, and without it: %s %s\n\t%s", i, o.exit(), o.stderr, strings.Join(bad, "\n\t"))
+	} else if !isRuntime(i.call) && !sc.moved(i.call.Path) {
+		t.Errorf("%v: the call did not come", i)
+	}
+	countLock.Lock()
+	defer countLock.Unlock()
+	if isRuntime(i.call) {
+		a["runtime"]++
+	}
+	a[i.call.Name]++
+}
+
+// check holds the number against that of the faults: the runtime's calls depend
+// on how its threads are scheduled, but most of them come in every launch.
+func (a absences) check(t *testing.T, list []injection) {
+	t.Helper()
+	n := 0
+	for _, i := range list {
+		if isRuntime(i.call) {
+			n++
+		}
+	}
+	if a["runtime"] > n/2 {
+		t.Errorf("of %d calls of the runtime %d did not come", n, a["runtime"])
+	}
+}
+
+// moved says whether a file that others on the machine made and removed is the
+// reason that a call about it did not come.
+func (sc *scene) moved(path string) bool {
+	if !sc.shaky {
+		return false
+	}
+	info, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && info.IsDir() && info.ModTime().After(sc.traced)
 }
 
 // tally counts how launches ended.
 type tally map[string]int
-
-var tallyLock sync.Mutex
 
 func (c tally) add(o *outcome, how string) {
 	if how == "" {
@@ -161,8 +238,8 @@ func (c tally) add(o *outcome, how string) {
 			how = o.ended()
 		}
 	}
-	tallyLock.Lock()
-	defer tallyLock.Unlock()
+	countLock.Lock()
+	defer countLock.Unlock()
 	c[how]++
 }
 

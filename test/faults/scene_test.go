@@ -163,7 +163,8 @@ type scene struct {
 	brief  bool // only the calls that apply a protection are made to fail
 	shaky  bool // what it does depends on files that others make and remove
 	stage  *stage
-	base   *outcome // a launch without a fault
+	base   *outcome  // a launch without a fault
+	traced time.Time // before the launch that the faults are taken from
 }
 
 func (sc *scene) String() string { return sc.name }
@@ -390,7 +391,9 @@ var protects = strings.Fields(`mount mount_setattr move_mount open_tree umount2 
 	prctl(PR_SET_NO_NEW_PRIVS) prctl(PR_GET_NO_NEW_PRIVS) prctl(PR_CAPBSET_READ) prctl(PR_CAPBSET_DROP) prctl(PR_CAP_AMBIENT)
 	prctl(PR_SET_SECUREBITS) prctl(PR_GET_SECUREBITS) prctl(PR_GET_SECCOMP)`)
 
-func isRuntime(c inject.Call) bool { return slices.Contains(runtimes, c.Name) }
+func isRuntime(c inject.Call) bool {
+	return c.Thread == inject.Runtime || slices.Contains(runtimes, c.Name) || strings.HasPrefix(c.Path, "anon_inode:[event") // its poller
+}
 
 func isProtect(c inject.Call) bool {
 	return slices.Contains(protects, c.Name) || strings.HasPrefix(c.Name, "unshare(")

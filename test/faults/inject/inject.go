@@ -3,17 +3,25 @@
 //
 // strace's own injection counts calls per thread, goes on tracing the command
 // that the program becomes, and with --seccomp-bpf brings a filter of its own,
-// which is what the program under test checks for. Here calls are counted by
-// name over all threads, tracing ends when the program becomes the command,
-// and nothing is added to the process.
+// which is what the program under test checks for. Here tracing ends when the
+// program becomes the command, and nothing is added to the process.
+//
+// A call is found again in another launch by the part of the thread that makes
+// it, its name, the path or the descriptor's file that it is about, and its
+// number among those. None of it depends on which thread was faster, on
+// numbers of processes and descriptors, or on what others do on the machine
+// in other folders.
 package inject
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -41,25 +49,42 @@ type Process struct {
 // None is a closed descriptor in Process.Files.
 const None = ^uintptr(0)
 
+// Thread is a thread's part in a launch.
+type Thread string
+
+const (
+	Main    Thread = ""        // it does what the program is for
+	Net     Thread = "net"     // userns.c starts it before there is a runtime, for the network namespace
+	Runtime Thread = "runtime" // any other: they are the Go runtime's
+)
+
+// Address is how a call is found again in another launch.
+type Address struct {
+	Thread Thread
+	Name   string // with what it does where one call does many things: "prctl(PR_SET_NO_NEW_PRIVS)"
+	Path   string // the path it is about, or the file of the descriptor
+	Nth    int    // from 1, of those with that Thread, Name and Path
+}
+
+func (a Address) String() string {
+	return strings.Join(strings.Fields(fmt.Sprintf("%s %s %s #%d", a.Thread, a.Name, a.Path, a.Nth)), " ")
+}
+
 // Call is one system call of a launch.
 type Call struct {
-	Name string // with what it does where one call does many things: "prctl(PR_SET_NO_NEW_PRIVS)"
-	Path string // the path it is about, if it is about one
-	Nth  int    // from 1, of those with that Name and Path, on all threads
+	Address
 	Args string // other arguments, for people: the numbers differ from run to run
 	Ret  int64  // what it returned, -errno if it failed
 }
 
 func (c Call) String() string {
-	return strings.Join(strings.Fields(fmt.Sprintf("%s %s %s #%d", c.Name, c.Path, c.Args, c.Nth)), " ")
+	return strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s #%d", c.Thread, c.Name, c.Path, c.Args, c.Nth)), " ")
 }
 
 // Fault is what happens to one call. The call itself is not made, unless
 // Signal says that it only marks the moment.
 type Fault struct {
-	Name   string
-	Path   string
-	Nth    int
+	Address
 	Ret    int64 // what it seems to return: -errno, or a value as if it had worked
 	Signal syscall.Signal
 }
@@ -87,7 +112,7 @@ func Run(p Process, f *Fault) (Result, error) {
 		return Result{}, fmt.Errorf("starting %s: %w", p.Path, err)
 	}
 	defer unix.Close(pidfd)
-	t := &tracer{pid: pid, launcher: p.Launcher, fault: f, counts: map[[2]string]int{}, threads: map[int]*thread{}}
+	t := &tracer{pid: pid, launcher: p.Launcher, fault: f, counts: map[Address]int{}, threads: map[int]*thread{}}
 	timer := time.AfterFunc(p.Timeout, func() {
 		t.timedOut.Store(true)
 		unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
@@ -175,19 +200,24 @@ func filters(tid int) [][]byte {
 
 // text is a string of the traced process.
 func text(tid int, addr uint64) string {
+	s, _, _ := strings.Cut(string(read(tid, addr, 512)), "\x00")
+	return s
+}
+
+// read is up to n bytes of its memory.
+func read(tid int, addr uint64, n int) []byte {
 	const page = 4096
-	buf := make([]byte, 512)
+	buf := make([]byte, n)
 	local := []unix.Iovec{{Base: &buf[0]}}
 	local[0].SetLen(len(buf))
-	// In two parts: the page after the string's may not be there.
+	// In two parts: the page after that of the beginning may not be there.
 	first := min(len(buf), int(page-addr%page))
 	remote := []unix.RemoteIovec{{Base: uintptr(addr), Len: first}, {Base: uintptr(addr) + uintptr(first), Len: len(buf) - first}}
-	n, err := unix.ProcessVMReadv(tid, local, remote, 0)
+	got, err := unix.ProcessVMReadv(tid, local, remote, 0)
 	if err != nil {
-		return ""
+		return nil
 	}
-	s, _, _ := strings.Cut(string(buf[:n]), "\x00")
-	return s
+	return buf[:got]
 }
 
 var names = func() map[uint64]string {
@@ -240,19 +270,72 @@ func (i *syscallInfo) name() string {
 	return name
 }
 
-// pathArgs are the arguments that are paths, by name.
-var pathArgs = map[string]int{
-	"openat": 1, "statx": 1, "newfstatat": 1, "readlinkat": 1, "mkdirat": 1, "mknodat": 1, "fchmodat": 1, "open_tree": 1, "mount_setattr": 1,
-	"move_mount": 3, "mount": 1, "chdir": 0, "statfs": 0, "readlink": 0, "access": 0, "faccessat": 1, "faccessat2": 1, "execve": 0, "symlinkat": 2, "umount2": 0,
+// pathArgs are the arguments that are paths, by name, and which is the folder
+// that a relative one begins at, -1 if that is the working folder.
+var pathArgs = map[string]struct{ path, dir int }{
+	"openat": {1, 0}, "openat2": {1, 0}, "statx": {1, 0}, "newfstatat": {1, 0}, "readlinkat": {1, 0}, "mkdirat": {1, 0}, "mknodat": {1, 0},
+	"fchmodat": {1, 0}, "open_tree": {1, 0}, "mount_setattr": {1, 0}, "faccessat": {1, 0}, "faccessat2": {1, 0}, "move_mount": {3, 2}, "symlinkat": {2, 1},
+	"mount": {1, -1}, "chdir": {0, -1}, "statfs": {0, -1}, "readlink": {0, -1}, "access": {0, -1}, "execve": {0, -1}, "umount2": {0, -1},
 }
 
-// path is the path that a call is about, without the process's own number.
+// fdCalls have a descriptor as their first argument.
+var fdCalls = strings.Fields("read write pread64 pwrite64 lseek close fstat getdents64 fcntl ioctl fchmod fchdir fstatfs setns epoll_ctl landlock_restrict_self")
+
+// path is the path that a call is about, without numbers that differ from run
+// to run.
 func (i *syscallInfo) path(pid, tid int) string {
-	arg, ok := pathArgs[names[i.nr]]
-	if !ok {
-		return ""
+	name := names[i.nr]
+	if arg, ok := pathArgs[name]; ok {
+		p := text(tid, i.args[arg.path])
+		if !strings.HasPrefix(p, "/") && arg.dir >= 0 && int32(i.args[arg.dir]) != unix.AT_FDCWD {
+			p = strings.TrimSuffix(file(tid, int32(i.args[arg.dir]))+"/"+p, "/")
+		}
+		return numberless(p, pid)
 	}
-	return strings.ReplaceAll(text(tid, i.args[arg]), strconv.Itoa(pid), "PID")
+	if slices.Contains(fdCalls, name) {
+		return numberless(file(tid, int32(i.args[0])), pid)
+	}
+	if name == "landlock_add_rule" && i.args[1] == unix.LANDLOCK_RULE_PATH_BENEATH {
+		attr := read(tid, i.args[2], 12) // struct landlock_path_beneath_attr, packed: the rights, the descriptor
+		if len(attr) == 12 {
+			return numberless(file(tid, int32(binary.NativeEndian.Uint32(attr[8:]))), pid)
+		}
+	}
+	return ""
+}
+
+// file is what a descriptor of the traced process is open on, "closed" if on
+// nothing: "/etc/passwd", "pipe:[1234]".
+func file(tid int, fd int32) string {
+	target, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tid, fd))
+	if err != nil {
+		return "closed"
+	}
+	return target
+}
+
+var inode = regexp.MustCompile(`^(\w+):\[\d+\]$`)
+
+// numberless is a path without the number of the process, which is a folder of
+// /proc or ends the name of a file that the launcher makes for itself, and
+// without those of pipes, sockets and namespaces. Any other digits stay, also
+// where they look like the process's number: what they are a part of has the
+// same name in every launch.
+func numberless(p string, pid int) string {
+	if m := inode.FindStringSubmatch(p); m != nil {
+		return m[1]
+	}
+	number := strconv.Itoa(pid)
+	parts := strings.Split(p, "/")
+	for i, part := range parts {
+		switch {
+		case part == number && i > 0 && (parts[i-1] == "proc" || parts[i-1] == "task"):
+			parts[i] = "PID"
+		case strings.HasPrefix(part, ".fence-") && strings.HasSuffix(part, "-"+number):
+			parts[i] = strings.TrimSuffix(part, number) + "PID"
+		}
+	}
+	return strings.Join(parts, "/")
 }
 
 func (i *syscallInfo) others() string {

@@ -2,6 +2,7 @@ package inject
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -15,15 +16,20 @@ type tracer struct {
 	fault    *Fault
 	started  bool // the launcher was executed: calls count
 	done     bool // nothing more to count: only wait for the command
-	counts   map[[2]string]int
+	counts   map[Address]int
 	threads  map[int]*thread
+	first    int  // the first thread that the main one starts
+	over     bool // nothing more of it matters: it is the runtime's, or has ended
+	held     bool // the main one waits for that
 	result   Result
 	timedOut atomic.Bool
 }
 
 type thread struct {
-	call    int  // index of the call it is in, -1 if none
-	skipped bool // and that call is ours
+	part    Thread
+	call    int   // index of the call it is in, -1 if none
+	skipped bool  // the call it is in is not made
+	ret     int64 // and seems to return this
 }
 
 func (t *tracer) loop() error {
@@ -39,6 +45,11 @@ func (t *tracer) loop() error {
 				t.result.Status = syscall.WaitStatus(ws)
 				return nil
 			}
+			if tid == t.first {
+				if err := t.release(); err != nil && err != unix.ESRCH {
+					return err
+				}
+			}
 			continue
 		}
 		if err := t.stopped(tid, ws); err != nil && err != unix.ESRCH { // ESRCH: killed meanwhile
@@ -51,15 +62,19 @@ func (t *tracer) loop() error {
 func (t *tracer) stopped(tid int, ws unix.WaitStatus) error {
 	th := t.threads[tid]
 	if th == nil {
-		th = &thread{call: -1}
+		th = &thread{part: Runtime, call: -1}
 		t.threads[tid] = th
 		if tid == t.pid { // the first exec
+			th.part = Main
 			const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
 			if err := unix.PtraceSetOptions(tid, options); err != nil {
 				return err
 			}
 			t.started = base(tid) == t.launcher
 			return t.resume(tid, 0)
+		}
+		if t.first == 0 && t.started {
+			t.first = tid
 		}
 		if ws.StopSignal() == unix.SIGSTOP { // how a new thread begins
 			return t.resume(tid, 0)
@@ -70,6 +85,9 @@ func (t *tracer) stopped(tid int, ws unix.WaitStatus) error {
 		return t.call(tid, th)
 	case sig == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_EXEC:
 		return t.execed(tid)
+	case sig == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_CLONE && tid == t.pid && t.started && !t.over && !t.done:
+		t.held = true
+		return nil
 	case sig == unix.SIGTRAP && ws.TrapCause() > 0:
 		return t.resume(tid, 0)
 	default:
@@ -82,6 +100,43 @@ func (t *tracer) resume(tid, sig int) error {
 		return unix.PtraceCont(tid, sig)
 	}
 	return unix.PtraceSyscall(tid, sig)
+}
+
+// skip makes the call that begins none, and goes on to its end.
+func (t *tracer) skip(tid int, th *thread, ret int64) error {
+	if err := setNr(tid, -1); err != nil {
+		return err
+	}
+	th.skipped, th.ret = true, ret
+	return unix.PtraceSyscall(tid, 0)
+}
+
+// release lets the main thread go on, now and later.
+func (t *tracer) release() error {
+	t.over = true
+	if !t.held {
+		return nil
+	}
+	t.held = false
+	return t.resume(t.pid, 0)
+}
+
+// first calls of any thread, whatever it is for.
+var beginnings = []string{"set_robust_list", "rseq", "rt_sigprocmask"}
+
+// partOf finds out what the first thread is from its first call that says so.
+// The Net thread and the main one run side by side, and which descriptors and
+// files the main one sees depends on how far the other is: so that each launch
+// makes the same calls, the main one waits here for the other's end.
+func (t *tracer) partOf(th *thread, name string) error {
+	if name == fmt.Sprintf("unshare(%#x)", unix.CLONE_NEWNET) {
+		th.part = Net
+		return nil
+	}
+	if slices.Contains(beginnings, name) {
+		return nil
+	}
+	return t.release()
 }
 
 func (t *tracer) execed(tid int) error {
@@ -108,36 +163,48 @@ func (t *tracer) call(tid int, th *thread) error {
 	switch info.op {
 	case opEntry:
 		name := info.name()
+		if tid == t.first && !t.over && th.part != Net {
+			if err := t.partOf(th, name); err != nil {
+				return err
+			}
+		}
 		th.call = -1
+		if name == "tgkill" && info.args[2] == uint64(unix.SIGURG) {
+			// By it the runtime asks a thread that computes for long, and can do
+			// without. A call that it interrupts is made once more.
+			return t.skip(tid, th, 0)
+		}
+		if t.fault != nil && (th.part != t.fault.Thread || name != t.fault.Name) {
+			break // before anything is looked up
+		}
+		a := Address{Thread: th.part, Name: name, Path: info.path(t.pid, tid)}
+		t.counts[a]++
 		if t.fault == nil {
-			key := [2]string{name, info.path(t.pid, tid)}
-			t.counts[key]++
 			th.call = len(t.result.Calls)
-			t.result.Calls = append(t.result.Calls, Call{Name: name, Path: key[1], Nth: t.counts[key], Args: info.others()})
+			a.Nth = t.counts[a]
+			t.result.Calls = append(t.result.Calls, Call{Address: a, Args: info.others()})
 			break
 		}
-		if name != t.fault.Name || info.path(t.pid, tid) != t.fault.Path {
-			break
-		}
-		if t.counts[[2]string{}]++; t.counts[[2]string{}] != t.fault.Nth {
+		if a.Path != t.fault.Path || t.counts[a] != t.fault.Nth {
 			break
 		}
 		t.result.Hit, t.done = true, true
+		if th.part == Runtime {
+			if err := t.release(); err != nil { // nobody will say what the first thread is
+				return err
+			}
+		}
 		if t.fault.Signal != 0 {
 			if err := unix.Kill(t.pid, t.fault.Signal); err != nil {
 				return err
 			}
 			break
 		}
-		if err := setNr(tid, -1); err != nil {
-			return err
-		}
-		th.skipped = true
-		return unix.PtraceSyscall(tid, 0) // to its exit
+		return t.skip(tid, th, t.fault.Ret)
 	case opExit:
 		if th.skipped {
 			th.skipped = false
-			if err := setRet(tid, t.fault.Ret); err != nil {
+			if err := setRet(tid, th.ret); err != nil {
 				return err
 			}
 		} else if th.call >= 0 {
