@@ -116,7 +116,7 @@ func (sc *scene) judgeFacts(f *facts.Facts, wrong func(string, ...any)) {
 	if !sc.bare {
 		// Only with CAP_SETPCAP, which a user namespace gives.
 		is("CapBnd", f.Caps["CapBnd"], "")
-		is("securebits", fmt.Sprintf("%#x", f.SecureBits), "0xef")
+		is("securebits", fmt.Sprintf("%#x", f.SecureBits), "0xcf")
 	}
 
 	for fd, target := range f.FDs {
@@ -231,7 +231,7 @@ func (sc *scene) judgeFacts(f *facts.Facts, wrong func(string, ...any)) {
 		}
 	}
 	for _, name := range f.Dev {
-		is("device", name, "null", "zero", "full", "random", "urandom", "tty", "pts", "ptmx", "shm", "fd", "stdin", "stdout", "stderr")
+		is("device", name, "null", "zero", "full", "random", "urandom", "tty", "pts", "ptmx", "shm", "mqueue", "fd", "stdin", "stdout", "stderr")
 	}
 	for _, name := range f.Pts {
 		is("terminal", name, "ptmx")
