@@ -1,13 +1,19 @@
 package bed
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // output runs a command of the bed and fails the test if it fails.
@@ -142,6 +148,96 @@ func TestStale(t *testing.T) {
 		t.Errorf("the other side sees a new size at once: %s", got)
 	}
 	output(t, Command(t, "rm", filepath.Join(a, name)))
+}
+
+// A bed whose servers of the part stale were killed is mended by the next up, whatever that is for,
+// and ended by down.
+func TestDeadMounts(t *testing.T) {
+	Require(t, "tools", "users")
+	if os.Geteuid() != 0 {
+		Missing(t, "root: only root mounts")
+	}
+	// In a mount namespace of its own: a dead mount is in the way of others too.
+	holder := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; exec sleep 3600")
+	out, err := holder.StdoutPipe()
+	if err == nil {
+		err = holder.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { holder.Process.Kill(); holder.Wait() })
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("no mount namespace: %q %v", line, err)
+	}
+	there := fmt.Sprintf("/proc/%d/root", holder.Process.Pid)
+	dir := t.TempDir()
+	bed := func(script string, args ...string) string {
+		t.Helper()
+		cmd := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(holder.Process.Pid), "--mount", "--wd=.", "./" + script}, args...)...)
+		cmd.Env = append(os.Environ(), "BED_DIR="+dir)
+		return output(t, cmd)
+	}
+	t.Cleanup(func() { bed("down") })
+	sides := []string{filepath.Join(dir, "stale/a"), filepath.Join(dir, "stale/b")}
+	// kill ends the servers and comes back when their mounts are dead.
+	kill := func() {
+		t.Helper()
+		for _, side := range sides {
+			pid := server(t, side)
+			fd, err := unix.PidfdOpen(pid, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(fd)
+			if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.ReadFile(filepath.Join(there, side, "here")); !errors.Is(err, unix.ENOTCONN) {
+				t.Fatalf("a mount without its server: %v", err)
+			}
+		}
+	}
+	bed("up", "stale")
+	kill()
+	if said := bed("up", "users"); !strings.Contains(said, "answers no more") {
+		t.Errorf("up says nothing of dead mounts: %q", said)
+	}
+	for _, side := range sides {
+		if text, err := os.ReadFile(filepath.Join(there, side, "here")); err != nil || string(text) != "mounted\n" {
+			t.Errorf("%s is not mended: %q %v", side, text, err)
+		}
+	}
+	if said := bed("up", "users"); said != "" {
+		t.Errorf("up with nothing to do: %q", said)
+	}
+	kill()
+	bed("down")
+	if mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", holder.Process.Pid)); err != nil || strings.Contains(string(mounts), dir) {
+		t.Errorf("down leaves mounts behind: %v\n%s", err, mounts)
+	}
+}
+
+// server is the process that serves a mount of the part stale.
+func server(t *testing.T, side string) int {
+	t.Helper()
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range lines {
+		line, _ := os.ReadFile(file) // it may have ended
+		args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
+		if filepath.Base(args[0]) == "bindfs" && args[len(args)-1] == side {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pid
+		}
+	}
+	t.Fatalf("nothing serves %s", side)
+	return 0
 }
 
 func TestSlurm(t *testing.T) {
