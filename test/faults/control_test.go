@@ -88,7 +88,7 @@ func TestBrokenLaunchersAreNoticed(t *testing.T) {
 	noSelfTest := edit{enforce, "return selfTest(rs, keep)", "return nil"}
 	noSettled := edit{enforce, "if err := settled(rs, keep, cut); err != nil {", "if cut && !cut {"}
 	noLandlock := edit{enforce, "if err := restrict(rs); err != nil {", "if err := error(nil); err != nil {"}
-	noMask := edit{mounts, "	case MountMaskDir:\n", "	case MountMaskDir:\n		if !op.Holds {\n			return nil\n		}\n"}
+	noMask := edit{mounts, "	case MountMaskDir:\n", "	case MountMaskDir:\n		if op.Holds == 0 {\n			return nil\n		}\n"}
 	built := map[string]*stage{} // by the edits
 	for _, c := range []struct {
 		name  string
