@@ -62,7 +62,7 @@ func plan(calls []inject.Call, shift int, protectOnly bool) (list []injection, r
 			continue
 		}
 		fault := inject.Fault{Address: c.Address}
-		if isRuntime(c) {
+		if isRuntime(c.Address) {
 			runtimeCalls++
 			if !full && runtimeCalls%sample != shift%sample {
 				continue
@@ -71,7 +71,7 @@ func plan(calls []inject.Call, shift int, protectOnly bool) (list []injection, r
 		if slices.Contains(infallible, c.Name) || protectOnly && !isProtect(c) {
 			continue
 		}
-		if isRuntime(c) {
+		if isRuntime(c.Address) {
 			sampled++
 		}
 		for j, e := range errnos {
@@ -158,7 +158,7 @@ func (sc *scene) repeats(t *testing.T) {
 	count := func(calls []inject.Call) map[inject.Address]int {
 		n := map[inject.Address]int{}
 		for _, c := range calls {
-			if !isRuntime(c) {
+			if !isRuntime(c.Address) {
 				n[c.Address]++
 			}
 		}
@@ -192,12 +192,12 @@ func (a absences) add(t *testing.T, sc *scene, i injection, o *outcome) {
 	t.Helper()
 	if bad := sc.judge(o, nil); len(bad) > 0 || !o.Ran {
 		t.Errorf("%v: the call did not come, and without it: %s %s\n\t%s", i, o.exit(), o.stderr, strings.Join(bad, "\n\t"))
-	} else if !isRuntime(i.call) && !sc.moved(i.call.Path) {
+	} else if !isRuntime(i.call.Address) && !sc.moved(i.call.Path) {
 		t.Errorf("%v: the call did not come", i)
 	}
 	countLock.Lock()
 	defer countLock.Unlock()
-	if isRuntime(i.call) {
+	if isRuntime(i.call.Address) {
 		a["runtime"]++
 	}
 	a[i.call.Name]++
@@ -209,7 +209,7 @@ func (a absences) check(t *testing.T, list []injection) {
 	t.Helper()
 	n := 0
 	for _, i := range list {
-		if isRuntime(i.call) {
+		if isRuntime(i.call.Address) {
 			n++
 		}
 	}

@@ -391,8 +391,8 @@ var protects = strings.Fields(`mount mount_setattr move_mount open_tree umount2 
 	prctl(PR_SET_NO_NEW_PRIVS) prctl(PR_GET_NO_NEW_PRIVS) prctl(PR_CAPBSET_READ) prctl(PR_CAPBSET_DROP) prctl(PR_CAP_AMBIENT)
 	prctl(PR_SET_SECUREBITS) prctl(PR_GET_SECUREBITS) prctl(PR_GET_SECCOMP)`)
 
-func isRuntime(c inject.Call) bool {
-	return c.Thread == inject.Runtime || slices.Contains(runtimes, c.Name) || strings.HasPrefix(c.Path, "anon_inode:[event") // its poller
+func isRuntime(a inject.Address) bool {
+	return a.Thread == inject.Runtime || slices.Contains(runtimes, a.Name) || strings.HasPrefix(a.Path, "anon_inode:[event") // its poller
 }
 
 func isProtect(c inject.Call) bool {
