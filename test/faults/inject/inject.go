@@ -314,26 +314,26 @@ func file(tid int, fd int32) string {
 	return target
 }
 
-var inode = regexp.MustCompile(`^(\w+):\[\d+\]$`)
+var (
+	inode = regexp.MustCompile(`^(\w+):\[\d+\]$`)
+	once  = regexp.MustCompile(`^(\.fence-.*-)\d+$`)
+)
 
 // numberless is a path without the number of the process, which is a folder of
-// /proc or ends the name of a file that the launcher makes for itself, and
-// without those of pipes, sockets and namespaces. Any other digits stay, also
-// where they look like the process's number: what they are a part of has the
-// same name in every launch.
+// /proc, without the one that ends the name of a file of the launcher's own,
+// and without those of pipes, sockets and namespaces. Any other digits stay,
+// also where they look like the process's number: what they are a part of has
+// the same name in every launch.
 func numberless(p string, pid int) string {
 	if m := inode.FindStringSubmatch(p); m != nil {
 		return m[1]
 	}
-	number := strconv.Itoa(pid)
 	parts := strings.Split(p, "/")
 	for i, part := range parts {
-		switch {
-		case part == number && i > 0 && (parts[i-1] == "proc" || parts[i-1] == "task"):
+		if part == strconv.Itoa(pid) && i > 0 && (parts[i-1] == "proc" || parts[i-1] == "task") {
 			parts[i] = "PID"
-		case strings.HasPrefix(part, ".fence-") && strings.HasSuffix(part, "-"+number):
-			parts[i] = strings.TrimSuffix(part, number) + "PID"
 		}
+		parts[i] = once.ReplaceAllString(parts[i], "${1}N")
 	}
 	return strings.Join(parts, "/")
 }
