@@ -256,7 +256,7 @@ func offered(h nodecheck.Node, network policy.NetworkMode) sandbox.Namespaces {
 	}
 	ns := sandbox.Namespaces{User: tried(h.UserNS), Mount: tried(h.MountNS), IPC: tried(h.IPCNS), Net: sandbox.ErrNotTried}
 	ns.PrivateIPC = ns.User == nil && ns.Mount == nil && ns.IPC == nil
-	if network == policy.NetworkNone {
+	if network != policy.NetworkHost {
 		ns.Net = tried(h.NetNS)
 	}
 	return ns

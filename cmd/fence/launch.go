@@ -41,7 +41,7 @@ func policyFlags() []urfave.Flag {
 		list("read", "also let it read and run `PATH` (needs --why)"),
 		list("write", "also let it change `PATH` (needs --why)"),
 		list("hide", "make `PATH` unreachable"),
-		&urfave.StringFlag{Name: "net", Usage: "network `MODE`: none, or host (needs --why)"},
+		&urfave.StringFlag{Name: "net", Usage: "network `MODE`: none, loopback (its own servers), proxy[=SOCKET] or host (both need --why)"},
 		list("env", "also keep `NAME`, or set NAME=VALUE (needs --why)"),
 		&urfave.IntSliceFlag{Name: "keep-fd", Usage: "let it inherit descriptor `N` (needs --why)"},
 		list("syscall", "also allow the system call `NAME` (needs --why)"),
@@ -230,7 +230,7 @@ func start(o options, argv []string) error {
 	if err != nil {
 		return err
 	}
-	ns, err := sandbox.Enter(p.Network.Mode == policy.NetworkNone)
+	ns, err := sandbox.Enter(p.Network.Mode != policy.NetworkHost)
 	if err != nil {
 		return notFenced(err, "try --form bare, which needs no namespace")
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"fence/pkg/cli"
+	"fence/pkg/relay"
 )
 
 // The main goroutine stays on the main thread, which is the one that /proc/self
@@ -24,6 +25,8 @@ func run(args []string) int {
 		// No flags: setting up the parser for them would be a tenth of the
 		// whole start.
 		return cli.Report(os.Stderr, "fence", start(options{form: "auto", statusFD: -1}, args[2:]))
+	case len(args) > 1 && strings.HasPrefix(args[1], "relay"):
+		return cli.Report(os.Stderr, "fence", relay.Main(args[1:]))
 	case len(args) > 1 && !strings.HasPrefix(args[1], "-"):
 		return cli.Main(commands(), args)
 	}

@@ -17,6 +17,7 @@ import (
 	"fence/pkg/policy"
 	"fence/pkg/sandbox"
 	"fence/pkg/status"
+	"fence/policies"
 )
 
 const schemaDir = "../../docs/schema"
@@ -144,7 +145,7 @@ func TestRecords_Real(t *testing.T) {
 				}
 			}
 		case *Check:
-			if len(s.Policies) != 4 || s.Policies[0].Policy != "strict" {
+			if len(s.Policies) != len(policies.Names()) || s.Policies[0].Policy != "strict" {
 				t.Errorf("policies: %+v", s.Policies)
 			}
 		}

@@ -25,7 +25,7 @@ var (
 	Weaknesses   = []string{"landlock-hide", "host-tmp", "sockets"}
 	openSets     = []string{SetRoot, SetTmp, SetHome, SetShared}
 	hideSets     = []string{SetTmp, SetShared, SetHome, SetSockets}
-	networkModes = []string{"none", string(NetworkHost)}
+	networkModes = []string{"none", string(NetworkLoopback), string(NetworkProxy), string(NetworkHost)}
 	accesses     = []Access{AccessRead, AccessWrite, AccessDevice}
 	limitNames   = []string{"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue",
 		"nice", "nofile", "nproc", "rss", "rtprio", "rttime", "sigpending", "stack"}
@@ -70,7 +70,10 @@ func (p Policy) check(opt Options, fail func(key string, bad *Error)) {
 		return known(strings.Fields(capabilityNames), c, "capability %q is not known, see capabilities(7)")
 	})
 	why("filesystem", fs.Why, false)
-	why("network", p.Network.Why, p.Network.Mode == NetworkHost)
+	net := p.Network
+	fail("network.socket", refuse(net.Socket != "" && (net.Mode != NetworkProxy || path.Clean(net.Socket) != net.Socket || !path.IsAbs(net.Socket)),
+		"the socket of mode proxy is an absolute path", "%q cannot be the proxy's socket", net.Socket))
+	why("network", net.Why, net.Mode == NetworkHost || net.Mode == NetworkProxy)
 	why("environment", env.Why, false)
 	why("capabilities", p.CapabilitiesWhy, len(p.Capabilities) > 0)
 	for i, o := range p.Open {

@@ -52,12 +52,14 @@ func (p Policy) WithFlags(f Flags, opt Options) (Policy, error) {
 		add("--syscall", name, Policy{Open: []Open{{Syscall: name, Why: why, From: "--syscall"}}})
 	}
 	if f.Net != "" {
-		fail("--net", known(networkModes, f.Net, "network mode %q is not known"))
+		mode, socket, named := strings.Cut(f.Net, "=")
+		fail("--net", known(networkModes, mode, "network mode %q is not known"))
+		fail("--net", refuse(named && socket == "", "--net proxy=PATH", "the proxy's socket has no path"))
 		opens := ""
-		if f.Net != "none" {
+		if mode == string(NetworkHost) || mode == string(NetworkProxy) {
 			opens = "the network"
 		}
-		add("--net", opens, Policy{Network: Network{NetworkMode(f.Net), why}})
+		add("--net", opens, Policy{Network: Network{NetworkMode(mode), socket, why}})
 	}
 	for _, e := range f.Env {
 		name, value, set := strings.Cut(e, "=")

@@ -125,8 +125,10 @@ func (p Policy) over(base Policy, network bool) Policy {
 	fs.Read, fs.Write, fs.Hide, fs.Why = union(low.Read, fs.Read), union(low.Write, fs.Write), union(low.Hide, fs.Hide), joinWhy(low.Why, fs.Why)
 	if !network {
 		p.Network = base.Network
-	} else if p.Network.Mode != NetworkHost {
+	} else if p.Network.Mode == "none" {
 		p.Network.Mode = NetworkNone
+	} else if p.Network.Mode == NetworkProxy {
+		p.Network.Socket = cmp.Or(p.Network.Socket, ProxySocket)
 	}
 	env := &p.Environment
 	env.Keep, env.Why = union(base.Environment.Keep, env.Keep), joinWhy(base.Environment.Why, env.Why)

@@ -55,16 +55,22 @@ const (
 type NetworkMode string
 
 const (
-	NetworkNone NetworkMode = ""     // AF_UNIX and netlink route only; a file says "none"
-	NetworkHost NetworkMode = "host" // the host's network
+	NetworkNone     NetworkMode = ""         // AF_UNIX and netlink route only; a file says "none"
+	NetworkLoopback NetworkMode = "loopback" // and servers of the command's own, which it alone reaches
+	NetworkProxy    NetworkMode = "proxy"    // and 127.0.0.1:3128, which leads to the Unix socket of a proxy
+	NetworkHost     NetworkMode = "host"     // the host's network
 )
+
+// ProxySocket is the proxy's socket where a policy names none.
+const ProxySocket = "/.fence/proxy.sock"
 
 func (m NetworkMode) String() string { return cmp.Or(string(m), "none") }
 
 // Network is the [network] table.
 type Network struct {
-	Mode NetworkMode
-	Why  string // required for NetworkHost
+	Mode   NetworkMode
+	Socket string `json:",omitempty"` // of NetworkProxy: an absolute path
+	Why    string // required for NetworkHost and NetworkProxy
 }
 
 // Environment is the [environment] table.
@@ -129,7 +135,7 @@ func (p Policy) Whys() []Loosening {
 	}
 	ws := []Loosening{
 		{"files " + strings.Join(slices.Concat(fs.Read, fs.Write), " "), fs.Why, ""},
-		{"network " + p.Network.Mode.String(), p.Network.Why, ""},
+		{strings.TrimSpace("network " + p.Network.Mode.String() + " " + p.Network.Socket), p.Network.Why, ""},
 		{"environment " + strings.Join(kept, " "), p.Environment.Why, ""},
 		{"capabilities " + strings.Join(p.Capabilities, " "), p.CapabilitiesWhy, ""},
 	}

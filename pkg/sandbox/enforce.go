@@ -42,6 +42,16 @@ func Enforce(rs Ruleset) error {
 		return err
 	}
 
+	if rs.ownLoopback() {
+		if err := raiseLoopback(); err != nil {
+			return err
+		}
+		if rs.Policy.Network.Mode == policy.NetworkProxy {
+			if err := startRelay(rs.Policy.Network.Socket); err != nil {
+				return err
+			}
+		}
+	}
 	if rs.Form == Namespace {
 		if err := applyMounts(rs.Mounts); err != nil {
 			return err

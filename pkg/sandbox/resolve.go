@@ -109,8 +109,14 @@ func (r *resolver) descriptors() {
 func (r *resolver) kernel() {
 	n, l := r.rs.Node, r.rs.Node.Landlock
 	r.rs.Handled.FS, r.rs.Handled.Net, r.rs.Handled.Scoped = l.FS, l.Net, l.Scoped
-	if r.rs.Policy.Network.Mode == policy.NetworkHost {
+	switch mode := r.rs.Policy.Network.Mode; {
+	case mode == policy.NetworkHost || r.rs.ownLoopback():
 		r.rs.Handled.Net = 0
+	case mode != policy.NetworkNone:
+		r.refuse(Problem{
+			What: fmt.Sprintf("network mode %s needs a network namespace of its own, which this node does not give (%s)", mode, errText(n.Namespaces.Net)),
+			Do:   "run on a node that allows network namespaces (fence check), or with --net none",
+		})
 	}
 	if l.FS&rightsRead == 0 {
 		r.refuse(Problem{
@@ -708,7 +714,7 @@ func (r *resolver) filter() {
 		DenyKillAll: r.rs.Handled.Scoped&ll.ScopeSignal == 0 && !n.Namespaces.PrivatePID,
 		DenySysV:    !n.Namespaces.PrivateIPC,
 	}
-	if r.rs.Policy.Network.Mode == policy.NetworkHost {
+	if r.rs.Policy.Network.Mode != policy.NetworkNone {
 		spec.Net = seccomp.NetHost
 	}
 	for _, o := range r.rs.Policy.Open {
@@ -741,7 +747,20 @@ func (r *resolver) environment() {
 	for _, v := range e.Set {
 		r.rs.Env = append(r.rs.Env, v.Name+"="+v.Value)
 	}
+	if r.rs.Policy.Network.Mode == policy.NetworkProxy {
+		proxy := proxyEnv()
+		r.rs.Env = slices.DeleteFunc(r.rs.Env, func(kv string) bool {
+			return slices.ContainsFunc(proxy, func(p string) bool { return sameName(p, kv) })
+		})
+		r.rs.Env = append(r.rs.Env, proxy...)
+	}
 	slices.Sort(r.rs.Dropped)
+}
+
+// sameName reports whether two NAME=VALUE have the same name.
+func sameName(a, b string) bool {
+	name, _, _ := strings.Cut(a, "=")
+	return strings.HasPrefix(b, name+"=")
 }
 
 // workdir leaves a folder that the command must not reach: from inside, a

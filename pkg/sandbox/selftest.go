@@ -77,6 +77,12 @@ func selfTest(rs Ruleset, keep uint64) error {
 		}
 	}
 
+	if rs.ownLoopback() {
+		if err := loopbackOnly(); err != nil {
+			return fail("the network namespace is not as it should be: %v", err)
+		}
+	}
+
 	// Landlock is asked before the permission to make a device: EACCES with
 	// it, EPERM without. access(2) does not ask it: only a folder that the
 	// permissions let us change tells the two apart.

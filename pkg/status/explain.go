@@ -52,6 +52,8 @@ func Trifecta(rs sandbox.Ruleset) []Leg {
 	}
 	external := Leg{"a way out", "no", "no Internet sockets, no sockets of daemons"}
 	switch {
+	case p.Network.Mode == policy.NetworkProxy:
+		external = Leg{"a way out", "by policy", "what the proxy at " + p.Network.Socket + " lets through: " + p.Network.Why}
 	case p.Network.Mode == policy.NetworkHost:
 		external = Leg{"a way out", "yes", "the host's network: " + p.Network.Why}
 	case !hides(policy.SetSockets):

@@ -1,0 +1,183 @@
+package guide
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"fence/test/bed"
+)
+
+// A task's own servers work, in the container and on the node, on every
+// address that means this machine; the host's and the node's own do not.
+func TestLoopback(t *testing.T) {
+	p := newPlace(t)
+	p.image("workloads")
+	host, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	go http.Serve(host, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "host") }))
+	port := host.Addr().(*net.TCPAddr).Port
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	urls := []string{fmt.Sprintf("http://127.0.0.1:%d/", port), fmt.Sprintf("http://localhost:%d/", port)}
+	for _, a := range addrs {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && !ip.IP.IsLoopback() {
+			urls = append(urls, fmt.Sprintf("http://%s:%d/", ip.IP, port))
+		}
+	}
+	reach := `for u in ` + strings.Join(urls, " ") + `; do curl -s --noproxy "*" -m 10 $u || echo -n no; echo; done`
+	control := p.sh(`eval "$(fence env)"; apptainer exec img.sif sh -c '` + reach + `'`)
+	if want := strings.Repeat("host\n", len(urls)); control.stdout != want {
+		t.Fatalf("control: %q, want %q\n%s", control.stdout, want, control.stderr)
+	}
+
+	// The script is the task: a server bound to each kind of address, asked by each name it has.
+	p.write("serve.py", `
+import http.client, http.server, os, socket, sys, threading
+class V6(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+for bind, names in (("127.0.0.1", ["127.0.0.1", "localhost"]), ("0.0.0.0", ["127.0.0.1", "localhost", "127.9.8.7"]), ("::", ["::1", "127.0.0.1", "localhost"]), ("::1", ["::1"])):
+    kind = V6 if ":" in bind else http.server.ThreadingHTTPServer
+    server = kind((bind, 8080), http.server.SimpleHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for name in names:
+        c = http.client.HTTPConnection(name, 8080, timeout=20)
+        c.request("GET", "/")
+        print(bind, name, c.getresponse().status)
+    server.shutdown(); server.server_close()
+a, b = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+a.bind(("127.0.0.1", 5300)); b.sendto(b"datagram", ("127.0.0.1", 5300)); print(a.recv(100).decode())
+for family, kind, proto in ((socket.AF_INET, socket.SOCK_RAW, 1), (socket.AF_INET, socket.SOCK_STREAM, 262), (socket.AF_PACKET, socket.SOCK_RAW, 0)):
+    try:
+        socket.socket(family, kind, proto); print("open")
+    except OSError as e:
+        print("refused")
+for to in ("192.0.2.1", "198.51.100.1"):
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect((to, 53)); print("a route")
+    except OSError as e:
+        print(e.strerror)
+`, 0o644)
+	const want = `127.0.0.1 127.0.0.1 200
+127.0.0.1 localhost 200
+0.0.0.0 127.0.0.1 200
+0.0.0.0 localhost 200
+0.0.0.0 127.9.8.7 200
+:: ::1 200
+:: 127.0.0.1 200
+:: localhost 200
+::1 ::1 200
+datagram
+refused
+refused
+refused
+Network is unreachable
+Network is unreachable
+`
+	for name, start := range map[string]string{
+		"container": `eval "$(fence env)"; apptainer exec --bind $PWD/serve.py:/serve.py img.sif /.fence/fence --policy loopback --read /serve.py --why "the task" -- `,
+		"node":      `fence --net loopback --read $PWD/serve.py --why "the task" -- `,
+	} {
+		script := "/serve.py"
+		if name == "node" {
+			script = p.path("serve.py")
+		}
+		if r := p.ends(p.sh(start+`python3 `+script), 0); r.stdout != want {
+			t.Errorf("%s: the task's own servers:\n%s\nwant\n%s%s", name, r.stdout, want, r.stderr)
+		}
+		if r := p.ends(p.sh(start+`sh -c '`+reach+`'`), 0); r.stdout != strings.Repeat("no\n", len(urls)) {
+			t.Errorf("%s: the host's server: %q", name, r.stdout)
+		}
+		// Two at once have the same port.
+		if r := p.ends(p.sh(`(`+start+`python3 `+script+` >one 2>err1) & `+start+`python3 `+script+` >two 2>err2; wait`), 0); p.read("one") != want || p.read("two") != want {
+			t.Errorf("%s: two at once: exit code %d\n%s\n%s", name, r.code, p.read("one")+p.read("err1"), p.read("two")+p.read("err2"))
+		}
+	}
+}
+
+// Where no network namespace is to be had, the command does not run.
+func TestLoopback_NoNamespace(t *testing.T) {
+	p := newPlace(t)
+	r := p.on([]string{"max_net_namespaces=0"}, `fence --net loopback -- echo ran`)
+	if r.code != 125 || r.stdout != "" || !strings.Contains(r.stderr, "network mode loopback needs a network namespace of its own") || !strings.Contains(r.stderr, "user.max_*_namespaces") {
+		t.Errorf("exit code %d, %q\n%s", r.code, r.stdout, r.stderr)
+	}
+}
+
+// 127.0.0.1:3128 leads to the proxy's socket, and nowhere else leads anywhere.
+// The proxy here answers everything itself and says what it was asked.
+func TestProxy(t *testing.T) {
+	p := newPlace(t)
+	p.image("workloads")
+	dir, err := os.MkdirTemp("", "proxy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	uid, gid, _ := bed.User(t)
+	socket := filepath.Join(dir, "p.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, path := range []string{dir, socket} {
+		if err := os.Chown(path, uid, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "proxy was asked %s %s\n", r.Method, r.URL)
+	}))
+	for name, start := range map[string]string{
+		"container": `eval "$(fence env)"; apptainer exec --bind ` + socket + `:/.fence/proxy.sock img.sif /.fence/fence --policy proxy -- `,
+		"node":      `fence --net proxy=` + socket + ` --why "a test" -- `,
+	} {
+		script := `curl -sS http://example.test/a; python3 -c "
+import urllib.request
+print(urllib.request.urlopen(\"http://example.test/c\").read().decode(), end=\"\")"; curl -sS --noproxy "*" -m 10 http://192.0.2.1/ || echo no other way`
+		const want = "proxy was asked GET http://example.test/a\nproxy was asked GET http://example.test/c\nno other way\n"
+		if r := p.ends(p.sh(start+"sh -c '"+script+"'"), 0); r.stdout != want {
+			t.Errorf("%s: %q, want %q\n%s", name, r.stdout, want, r.stderr)
+		}
+		// A command that waits for all its children does not wait for the way to the proxy.
+		if r := p.ends(p.sh(start+`python3 -c "
+import os
+try:
+    os.wait(); print(\"a child\")
+except ChildProcessError:
+    print(\"no child\")"`), 0); r.stdout != "no child\n" {
+			t.Errorf("%s: os.wait: %q", name, r.stdout)
+		}
+	}
+	// It ends with the command.
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		r := p.sh(`pgrep -u $(id -u) -f "^fence relay-serve" || echo none`)
+		if r.stdout == "none\n" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("a relay is left: %s", r.stdout)
+		}
+	}
+	for says, flags := range map[string]string{
+		"no such file":       `--net proxy=` + dir + `/none --why w`,
+		"it is not a socket": `--net proxy=/etc/passwd --why w`,
+	} {
+		if r := p.sh(`fence ` + flags + ` -- echo ran`); r.code != 125 || r.stdout != "" || !strings.Contains(r.stderr, says) {
+			t.Errorf("%s: exit code %d, %q\n%s", flags, r.code, r.stdout, r.stderr)
+		}
+	}
+}
