@@ -292,21 +292,23 @@ func resolve(p policy.Policy, o options, ns sandbox.Namespaces) (sandbox.Ruleset
 	if o.workdir != "" {
 		n.Workdir, n.AskedDir = o.workdir, true
 	}
+	rs, err := sandbox.Resolve(p, n)
+	var refusal *sandbox.Refusal
+	switch {
+	case errors.As(err, &refusal):
+		return rs, notFenced(err, refusal.Hint())
+	case err != nil:
+		return rs, err
+	case o.form == "namespace" && rs.Form != sandbox.Namespace:
+		return rs, notFenced(fmt.Errorf("--form namespace: this node refuses it (%w)", cmp.Or(ns.User, ns.Mount)), "fence check says why; --form bare needs no namespace")
+	}
 	// Asked for here and now, unlike a policy's, which is for many nodes.
 	for _, h := range o.flags.Hide {
 		if !strings.HasPrefix(h, "@") && !n.Stat(h).Exists {
 			fmt.Fprintf(os.Stderr, "fence: --hide: there is no %s here\n", h)
 		}
 	}
-	rs, err := sandbox.Resolve(p, n)
-	var refusal *sandbox.Refusal
-	if errors.As(err, &refusal) {
-		return rs, notFenced(err, refusal.Hint())
-	}
-	if err == nil && o.form == "namespace" && rs.Form != sandbox.Namespace {
-		return rs, notFenced(fmt.Errorf("--form namespace: this node refuses it (%w)", cmp.Or(ns.User, ns.Mount)), "fence check says why; --form bare needs no namespace")
-	}
-	return rs, err
+	return rs, nil
 }
 
 func notFenced(err error, hint string) error {
