@@ -260,7 +260,7 @@ func start(o options, argv []string) error {
 	// Elsewhere stderr is the command's alone; the status line has it.
 	moved := strings.Join(status.Moved(rs), "")
 	if moved != "" && cli.IsTerminal(os.Stderr) {
-		fmt.Fprintln(os.Stderr, "fence: "+moved)
+		fmt.Fprintln(os.Stderr, "fence: "+cli.Printable(moved))
 	}
 	return cannotRun(sandbox.Exec(rs, argv), moved)
 }
@@ -305,7 +305,7 @@ func resolve(p policy.Policy, o options, ns sandbox.Namespaces) (sandbox.Ruleset
 	// Asked for here and now, unlike a policy's, which is for many nodes.
 	for _, h := range o.flags.Hide {
 		if !strings.HasPrefix(h, "@") && !n.Stat(h).Exists {
-			fmt.Fprintf(os.Stderr, "fence: --hide: there is no %s here\n", h)
+			fmt.Fprintf(os.Stderr, "fence: --hide: there is no %s here\n", cli.Printable(h))
 		}
 	}
 	return rs, nil

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fence/pkg/internal/suggest"
+	"fence/pkg/internal/text"
 )
 
 // Exit codes, the same in every tool. fence alone adds NotFenced and the
@@ -73,10 +74,10 @@ func Report(w io.Writer, tool string, err error) int {
 			return code
 		}
 	}
-	fmt.Fprintf(w, "%s: %s\n", tool, strings.TrimSuffix(err.Error(), "."))
+	fmt.Fprintf(w, "%s: %s\n", tool, text.Printable(strings.TrimSuffix(err.Error(), ".")))
 	for _, line := range strings.Split(strings.TrimSpace(hint), "\n") {
 		if line != "" {
-			fmt.Fprintf(w, "hint: %s\n", line)
+			fmt.Fprintf(w, "hint: %s\n", text.Printable(line))
 		}
 	}
 	return code
@@ -129,3 +130,6 @@ func Wrap(w io.Writer, prefix, text string) {
 	}
 	fmt.Fprintln(w, strings.TrimRight(line, " "))
 }
+
+// Printable is s in one line that does nothing to a terminal.
+func Printable(s string) string { return text.Printable(s) }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -31,5 +32,14 @@ func TestSuggest(t *testing.T) {
 		if s := Suggest(got, []string{"strict", "build", "verifier"}); s != want {
 			t.Errorf("Suggest(%q) = %q, want %q", got, s, want)
 		}
+	}
+}
+
+// What others named, a folder in /tmp for one, is in messages.
+func TestReport_DoesNothingToATerminal(t *testing.T) {
+	var b strings.Builder
+	Report(&b, "fence", &Error{Code: Usage, Err: errors.New("/tmp/ssh-\x1b]0;x\a\nfence: all is well"), Hint: "one\ntwo \u009b31m"})
+	if want := "fence: /tmp/ssh-\\x1b]0;x\\a\\nfence: all is well\nhint: one\nhint: two \\u009b31m\n"; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
 	}
 }

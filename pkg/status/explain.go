@@ -9,6 +9,7 @@ import (
 	"github.com/landlock-lsm/go-landlock/landlock"
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 
+	"fence/pkg/internal/text"
 	"fence/pkg/policy"
 	"fence/pkg/sandbox"
 	"fence/pkg/seccomp"
@@ -68,7 +69,7 @@ func Trifecta(rs sandbox.Ruleset) []Leg {
 func Explain(rs sandbox.Ruleset, w io.Writer) error {
 	var b strings.Builder
 	row := func(name, format string, a ...any) {
-		fmt.Fprintf(&b, "%-12s %s\n", name, fmt.Sprintf(format, a...))
+		fmt.Fprintf(&b, "%-12s %s\n", name, text.Printable(fmt.Sprintf(format, a...)))
 	}
 	row("policy", "%s (%s)", rs.Policy.Name, rs.Policy.Digest())
 	row("form", "%s", rs.Form)

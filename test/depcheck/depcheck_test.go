@@ -24,6 +24,7 @@ var layer = map[string]int{
 	"fence/pkg/internal/atomicfile":  0,
 	"fence/pkg/internal/sandboxtest": 0,
 	"fence/pkg/internal/suggest":     -2,
+	"fence/pkg/internal/text":        -2,
 	"fence/pkg/internal/tomldoc":     -1,
 	"fence/pkg/relay":                1,
 	"fence/pkg/cli":                  1,
