@@ -454,7 +454,7 @@ func (r *resolver) without() string {
 			}
 		}
 		switch {
-		case withinAny(h.Path, tmpDirs), h.Set == policy.SetHome, mount == n.Home, mount == env(n.Env, "HOME"), slices.Contains(slices.Concat(site, own), mount):
+		case slices.Contains(tmpDirs, mount), h.Set == policy.SetHome, mount == n.Home, mount == env(n.Env, "HOME"), slices.Contains(slices.Concat(site, own), mount):
 		case mount == "/":
 			image = append(image, h.Path)
 		case n.boundByUser(mount):
