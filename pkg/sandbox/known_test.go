@@ -148,6 +148,27 @@ func TestKnownBugs(t *testing.T) {
 		resolve(t, builtin(t, "strict"), n)
 		bug(t, asked > 1000, "names that others put into /tmp are each looked at, although the command gets a /tmp of its own")
 	})
+	t.Run("swapped-while-looked-at", func(t *testing.T) {
+		// The opened folder is exchanged for a link into what is hidden, and back, between any two looks.
+		for first := range 2 {
+			n, looks := parseTree(bareDebian, "/srv/in/f", "/srv/secret/f").on(debianNode(t)), first
+			real := n.Real
+			n.Real = func(p string) string {
+				if p != "/srv/in" {
+					return real(p)
+				}
+				if looks++; looks%2 == 0 {
+					return "/srv/secret"
+				}
+				return p
+			}
+			rs, err := Resolve(builtin(t, "strict", open("read", "/srv/in"), hide("/srv/secret")), n)
+			for _, op := range rs.Mounts {
+				bug(t, op.Kind == MountShow && (op.Path != "/srv/in" || op.From != "/srv/in"), "a link that comes and goes shows what is hidden: "+op.Path+" from "+op.From)
+			}
+			bug(t, err == nil && len(rs.Mounts) == 0, "nothing was planned")
+		}
+	})
 	t.Run("held-under-a-mask", func(t *testing.T) {
 		n := parseTree(bareDebian, "/home/ada/proj/src/.env 1000").on(debianNode(t))
 		rs := resolve(t, builtin(t, "strict", open("read", "/home/ada/proj/src"), hide("/home/ada/proj/src/.env")), n)

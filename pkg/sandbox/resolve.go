@@ -26,6 +26,9 @@ const (
 // Resolve turns a policy into what has to be done on a node. It touches
 // nothing. The error is a *Refusal when the policy cannot be enforced there.
 func Resolve(p policy.Policy, n Node) (Ruleset, error) {
+	// Asked once of each path: another command, still running, may change the
+	// answer, and half of what follows would go by the one and half by the other.
+	n.Stat, n.Lstat, n.Real, n.CanWrite = once(n.Stat), once(n.Lstat), once(n.Real), once(n.CanWrite)
 	n.tops = map[string]host.Mount{}
 	for _, m := range n.Mounts {
 		n.tops[m.Path] = m
@@ -55,6 +58,18 @@ func Resolve(p policy.Policy, n Node) (Ruleset, error) {
 		return Ruleset{}, &Refusal{Problems: r.problems}
 	}
 	return r.rs, nil
+}
+
+func once[T any](ask func(string) T) func(string) T {
+	known := map[string]T{}
+	return func(p string) T {
+		v, ok := known[p]
+		if !ok {
+			v = ask(p)
+			known[p] = v
+		}
+		return v
+	}
 }
 
 type resolver struct {
