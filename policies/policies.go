@@ -16,7 +16,9 @@ var files embed.FS
 const Default = "strict"
 
 // Names lists the built-in policies, the default first.
-func Names() []string { return []string{"strict", "loopback", "proxy", "verifier", "build", "model-server"} }
+func Names() []string {
+	return []string{"strict", "loopback", "proxy", "verifier", "build", "model-server"}
+}
 
 // Get returns the text of a built-in policy.
 func Get(name string) ([]byte, bool) {

@@ -239,11 +239,22 @@ func writableDirs(s *site) []string {
 		if strings.HasPrefix(m.Point, "/etc/") && slices.Contains(runtimeBinds, m.Point) {
 			continue // the runtime's own copy
 		}
+		if onItself(m, ms) {
+			continue // a fence holds the folder where it is: it is no other place than before
+		}
 		out = append(out, m.Point)
 	}
 	out = slices.DeleteFunc(slices.Concat(out, usualDirs), func(p string) bool { return slices.Contains(skip, p) })
 	out = dedupe(out)
 	return out[:min(len(out), 128)]
+}
+
+// onItself reports whether a mount shows at its point what was there already.
+func onItself(m mount, all []mount) bool {
+	return slices.ContainsFunc(all, func(below mount) bool {
+		rest, inside := strings.CutPrefix(m.Point, strings.TrimSuffix(below.Point, "/"))
+		return below.ID == m.Parent && below.Dev == m.Dev && inside && m.Root == path.Join(below.Root, rest)
+	})
 }
 
 func fsWrite(s *site, p string) Finding {

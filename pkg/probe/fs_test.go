@@ -127,3 +127,19 @@ func TestCredFile_ReadsNothing(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 }
+
+// A fence holds a folder by a mount of the folder on itself.
+func TestOnItself(t *testing.T) {
+	all := []mount{
+		{ID: 1, Dev: "8:1", Root: "/", Point: "/"},
+		{ID: 2, Parent: 1, Dev: "8:1", Root: "/home/ada", Point: "/home/ada"},
+		{ID: 3, Parent: 2, Dev: "8:1", Root: "/home/ada/bin", Point: "/home/ada/bin"},
+		{ID: 4, Parent: 1, Dev: "8:1", Root: "/srv/x", Point: "/mnt"},
+		{ID: 5, Parent: 1, Dev: "8:2", Root: "/data", Point: "/data"},
+	}
+	for i, want := range []bool{false, true, true, false, false} {
+		if got := onItself(all[i], all); got != want {
+			t.Errorf("%s: %v, want %v", all[i].Point, got, want)
+		}
+	}
+}

@@ -396,9 +396,12 @@ func (r *resolver) devices() []string {
 // where a person accepted it.
 func (r *resolver) bare() {
 	n := r.rs.Node
-	why := "user namespace: " + errText(n.Namespaces.User)
-	if n.Namespaces.User == nil {
-		why = "mount namespace: " + errText(n.Namespaces.Mount)
+	by, why := "this node does not let fence", " (user namespace: "+errText(n.Namespaces.User)+")"
+	switch {
+	case n.Namespaces.User == nil:
+		why = " (mount namespace: " + errText(n.Namespaces.Mount) + ")"
+	case errors.Is(n.Namespaces.User, ErrNotTried):
+		by, why = "the bare form, which was asked for, does not", ""
 	}
 	hidden := map[string][]string{} // by the name under which it may be accepted
 	for i, h := range r.rs.Hidden {
@@ -415,22 +418,24 @@ func (r *resolver) bare() {
 			tmp = append(tmp, dir)
 		}
 	}
-	without := r.without()
+	without, cannot := r.without(), ", and "+by+" cover it"+why
 	for _, accept := range []struct{ name, taken string }{
 		{AcceptLandlockHide, "closed by Landlock alone, to opening, listing, reading and writing: names can still be seen (stat, inotify), and modes and times of your own files changed, in "},
 		{AcceptSockets, "sockets can be connected to, and their daemons take orders: "},
 	} {
 		if paths := hidden[accept.name]; len(paths) > 0 {
 			r.refuse(Problem{
-				What: fmt.Sprintf("%s is visible here and must be hidden, and this node does not let fence cover it (%s)%s",
-					paths[0], why, andSo(paths[1:])),
-				Do: without, Accept: accept.name, Taken: accept.taken + strings.Join(paths, ", "),
+				What: paths[0] + " is visible here and must be hidden" + cannot + andSo(paths[1:]),
+				Do:   without, Accept: accept.name, Taken: accept.taken + strings.Join(paths, ", "),
 			})
+			if !r.accepted(accept.name) {
+				cannot = " too" // said once
+			}
 		}
 	}
 	if len(tmp) > 0 {
 		r.refuse(Problem{
-			What: tmp[0] + " is the host's, with the files and sockets of others, and this node does not let fence give the command its own" + andSo(tmp[1:]),
+			What: tmp[0] + " is the host's, with the files and sockets of others, and " + by + " give the command its own" + andSo(tmp[1:]),
 			Do:   without, Accept: AcceptHostTmp,
 		})
 	}

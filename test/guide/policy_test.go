@@ -125,7 +125,7 @@ func TestPolicy_SiteFile(t *testing.T) {
 	}
 	// The image's own file is what an earlier command of the task left there.
 	p.write("own.toml", "hide = nothing that could be parsed", 0o644)
-	own := p.sh(`eval "$(fence env)"; apptainer exec --writable-tmpfs --bind $PWD/own.toml:/own.toml:ro img.sif sh -c '
+	own := p.sh(`eval "$(fence env)"; apptainer exec --fakeroot --writable-tmpfs --bind $PWD/own.toml:/own.toml:ro img.sif sh -c '
 		mkdir -p /etc/fence && cp /own.toml /etc/fence/site.toml && cat /etc/fence/site.toml && exec /.fence/fence -- echo ran'`)
 	if p.ends(own, 0); own.stdout != "hide = nothing that could be parsedran\n" {
 		t.Errorf("with the image's own file: %q", own.stdout)
