@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	"golang.org/x/sys/unix"
 
 	"fence/pkg/nodecheck"
+	"fence/test/clitest"
 )
 
 func TestMain(m *testing.M) {
@@ -32,7 +32,7 @@ func TestScripts(t *testing.T) {
 		Setup:               fillIn,
 		Condition:           condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits":   exits,
+			"exits":   clitest.Exits,
 			"refused": refused,
 		},
 	})
@@ -68,61 +68,19 @@ func condition(name string) (bool, error) {
 	return true, nil
 }
 
-// exits runs a program and checks its exit code, that of a shell if a signal
-// ended it: exits 3 fence -- false
-func exits(ts *testscript.TestScript, _ bool, args []string) {
-	if len(args) < 2 {
-		ts.Fatalf("usage: exits CODE PROGRAM [ARG...]")
-	}
-	if code := run1(ts, args[1:]); strconv.Itoa(code) != args[0] {
-		ts.Fatalf("exit code %d, want %s", code, args[0])
-	}
-}
-
-func run1(ts *testscript.TestScript, argv []string) int {
-	err := ts.Exec(argv[0], argv[1:]...)
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return 0
-	case !errors.As(err, &exit):
-		ts.Fatalf("%v", err)
-	}
-	if st := exit.Sys().(interface {
-		Signaled() bool
-		Signal() unix.Signal
-	}); st.Signaled() {
-		return 128 + int(st.Signal())
-	}
-	return exit.ExitCode()
-}
-
 // A person who types a relative path should not have to guess why it is not
 // there: on a terminal fence says that the working folder was left.
 func TestMoved_SaidOnATerminal(t *testing.T) {
 	if namespaces, err := condition("namespace"); err != nil || !namespaces {
 		t.Skip("no namespaces here", err)
 	}
-	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ptmx.Close()
-	fd := int(ptmx.Fd())
-	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err := errors.Join(err, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)); err != nil {
-		t.Fatal(err)
-	}
-	tty, err := os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	screen, tty := clitest.Terminal(t, 80)
 	dir := t.TempDir()
 	cmd := exec.Command("fence", "--hide", dir, "--", "true")
 	cmd.Dir, cmd.Stderr = dir, tty
-	err = cmd.Run()
+	err := cmd.Run()
 	tty.Close()
-	said, _ := io.ReadAll(ptmx) // until the last of its other side is closed
+	said, _ := io.ReadAll(screen) // until the last of its other side is closed
 	if want := "fence: the working folder is /: " + dir + " is out of the command's reach\r\n"; err != nil || string(said) != want {
 		t.Errorf("%v, and the terminal shows %q, want %q", err, said, want)
 	}
@@ -147,7 +105,7 @@ func refused(ts *testscript.TestScript, _ bool, args []string) {
 	if !strings.Contains(" "+strings.Join(args, " ")+" ", " -- ") {
 		argv = append(argv, "--", "sh", "-c", "echo ran; : >"+mark)
 	}
-	if code := run1(ts, argv); strconv.Itoa(code) != args[0] {
+	if code := clitest.Run(ts, argv); strconv.Itoa(code) != args[0] {
 		ts.Fatalf("exit code %d, want %s", code, args[0])
 	}
 	if out := ts.ReadFile("stdout"); out != "" {

@@ -3,24 +3,17 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
-
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"fence/pkg/policy"
 	"fence/pkg/sandbox"
 	"fence/pkg/status"
 	"fence/policies"
+	"fence/test/clitest"
 )
-
-const schemaDir = "../../docs/schema"
 
 // explanation is Explanation as a reader of the record has it: the kinds of
 // mounts are words there.
@@ -48,16 +41,7 @@ type explanation struct {
 // failure.
 func fence(t *testing.T, codes []int, args ...string) []byte {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// As testscript does it: the program's name says what it is.
-	link := filepath.Join(t.TempDir(), "fence")
-	if err := os.Symlink(exe, link); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(link, args...)
+	cmd := exec.Command("fence", args...) // testscript.Main puts it in PATH
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HF_TOKEN=0123456789", "HOME=/nonexistent"}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -104,7 +88,7 @@ func TestRecords_Real(t *testing.T) {
 		t.Error("the bare form is refused where namespaces work")
 	}
 	for _, r := range records {
-		if err := validate(t, r.name, r.data); err != nil {
+		if err := clitest.Validate(t, r.name, r.data); err != nil {
 			t.Errorf("%s: %v\n%s", r.name, err, r.data)
 		}
 		if err := decode(r.data, r.into); err != nil {
@@ -122,7 +106,7 @@ func TestRecords_Real(t *testing.T) {
 		if decode(unknown, reflect.New(reflect.TypeOf(r.into).Elem()).Interface()) == nil {
 			t.Errorf("%s: an unknown field is taken", r.name)
 		}
-		if validate(t, r.name, unknown) == nil {
+		if clitest.Validate(t, r.name, unknown) == nil {
 			t.Errorf("%s: the schema takes an unknown field", r.name)
 		}
 		if bytes.Contains(r.data, []byte("0123456789\"")) {
@@ -158,77 +142,8 @@ func decode(data []byte, into any) error {
 	return d.Decode(into)
 }
 
-func validate(t *testing.T, name string, data []byte) error {
-	t.Helper()
-	s, err := jsonschema.NewCompiler().Compile(filepath.Join(schemaDir, name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", name, err, data)
-	}
-	return s.Validate(v)
-}
-
-// A schema names exactly the fields that the type has, and requires those
-// that are always written.
 func TestSchemas_NameEveryField(t *testing.T) {
 	for name, v := range map[string]any{"fence.status": status.Status{}, "fence.check": Check{}, "fence.explain": Explanation{}} {
-		data, err := os.ReadFile(filepath.Join(schemaDir, name+".json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var s map[string]any
-		if err := json.Unmarshal(data, &s); err != nil {
-			t.Fatal(err)
-		}
-		if s["$id"] != "urn:fence:"+name+"/v1" {
-			t.Errorf("%s: $id is %s", name, s["$id"])
-		}
-		compareSchema(t, name, s, s, reflect.TypeOf(v))
-	}
-}
-
-func compareSchema(t *testing.T, where string, root, s map[string]any, typ reflect.Type) {
-	if r, ok := s["$ref"].(string); ok {
-		s = root["$defs"].(map[string]any)[strings.TrimPrefix(r, "#/$defs/")].(map[string]any)
-	}
-	switch typ.Kind() {
-	case reflect.Slice:
-		compareSchema(t, where+"[]", root, s["items"].(map[string]any), typ.Elem())
-	case reflect.Struct:
-		fields := map[string]reflect.Type{}
-		var required []string
-		for i := range typ.NumField() {
-			name, opts, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
-			if name == "-" {
-				continue
-			}
-			fields[name] = typ.Field(i).Type
-			if !strings.Contains(opts, "omitempty") {
-				required = append(required, name)
-			}
-		}
-		props, _ := s["properties"].(map[string]any)
-		if got, want := slices.Sorted(maps.Keys(props)), slices.Sorted(maps.Keys(fields)); !slices.Equal(got, want) {
-			t.Errorf("%s: schema has %v, type has %v", where, got, want)
-			return
-		}
-		var listed []string
-		for _, r := range s["required"].([]any) {
-			listed = append(listed, r.(string))
-		}
-		slices.Sort(listed)
-		slices.Sort(required)
-		if !slices.Equal(listed, required) {
-			t.Errorf("%s: schema requires %v, type always writes %v", where, listed, required)
-		}
-		if s["additionalProperties"] != false {
-			t.Errorf("%s: schema takes unknown fields", where)
-		}
-		for n, ft := range fields {
-			compareSchema(t, where+"."+n, root, props[n].(map[string]any), ft)
-		}
+		clitest.NamesEveryField(t, name, reflect.TypeOf(v))
 	}
 }

@@ -1,22 +1,18 @@
 package main
 
 import (
-	"errors"
 	"io"
 	"os"
 	"os/exec"
-	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 	"unicode/utf8"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	"golang.org/x/sys/unix"
 
 	"fence/pkg/probe"
+	"fence/test/clitest"
 )
 
 func TestMain(m *testing.M) {
@@ -29,29 +25,11 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits":   exits,
+			"exits":   clitest.Exits,
 			"report":  report,
 			"waitfor": waitFor,
 		},
 	})
-}
-
-// exits runs a program and checks its exit code: exits 3 probe gate a.json.
-// "0,3" takes either: on a busy machine a check may get no answer in time.
-func exits(ts *testscript.TestScript, _ bool, args []string) {
-	if len(args) < 2 {
-		ts.Fatalf("usage: exits CODE PROGRAM [ARG...]")
-	}
-	err, code := ts.Exec(args[1], args[2:]...), 0
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		code = exit.ExitCode()
-	} else if err != nil {
-		ts.Fatalf("%v", err)
-	}
-	if !slices.Contains(strings.Split(args[0], ","), strconv.Itoa(code)) {
-		ts.Fatalf("exit code %d, want %s", code, args[0])
-	}
 }
 
 // waitFor waits until a file is there: waitfor FILE
@@ -92,36 +70,14 @@ func TestTerminal(t *testing.T) {
 // onTerminal runs probe on a pseudo-terminal and returns what it showed.
 func onTerminal(t *testing.T, columns uint16, args ...string) string {
 	t.Helper()
-	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ptmx.Close()
-	fd := int(ptmx.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 25, Col: columns}); err != nil {
-		t.Fatal(err)
-	}
-	tty, err := os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := &exec.Cmd{Path: exe, Args: append([]string{"probe"}, args...), Stdin: tty, Stdout: tty}
+	screen, tty := clitest.Terminal(t, columns)
+	cmd := exec.Command("probe", args...)
+	cmd.Stdin, cmd.Stdout = tty, tty
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	tty.Close()
-	out, _ := io.ReadAll(ptmx) // ends with EIO once nobody holds the terminal
+	out, _ := io.ReadAll(screen) // ends with EIO once nobody holds the terminal
 	if err := cmd.Wait(); err != nil && cmd.ProcessState.ExitCode() != 3 {
 		t.Errorf("probe %q: %v", args, err)
 	}
