@@ -27,9 +27,9 @@ stays, and exit status and signals are the command's own. If any part cannot
 be applied, nothing runs and the exit code is 125.
 
 Subcommands, always the first word:
-  fence env        lines for eval: apptainer exec then mounts nothing of the site
-  fence check      what this node can enforce, and which policies can run here
-  fence explain    what a policy comes to here; takes the same flags, runs nothing
+  fence env        for eval: apptainer exec then mounts nothing of the site
+  fence check      what this node can enforce, and which policies run here
+  fence explain    what a policy comes to here: the same flags, runs nothing
   fence policies   the built-in policies, or one of them
 
 A policy of your own is a TOML file that starts from a built-in one:
@@ -44,7 +44,7 @@ Examples:
   fence -- python3 - < solve.py
   fence --read "$PWD" --why "the task's own files" -- python3 solve.py
   fence --policy ./wheels.toml -- bash -s < solve.sh
-  eval "$(fence env)"; apptainer exec img.sif /.fence/fence -- bash -c 'id; ls /'
+  eval "$(fence env)"; apptainer exec img.sif /.fence/fence -- ls /
 
 A hidden folder, as your home is, is no working folder: COMMAND starts in /.
 
@@ -93,7 +93,7 @@ fence lies.`,
 
 Examples:
   fence check
-  srun fence check                         (a compute node, not the login node)
+  srun fence check                       (a compute node, not the login node)
   apptainer exec img.sif /.fence/fence check
   fence check --json | jq .node.landlock.abi
 

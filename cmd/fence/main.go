@@ -20,6 +20,7 @@ func main() { os.Exit(run(os.Args)) }
 // run starts a command if the first argument is a flag, "fence [flags] -- cmd",
 // and a subcommand otherwise: "fence -- env" runs env(1).
 func run(args []string) int {
+	args = cli.Help(args)
 	switch {
 	case len(args) > 2 && args[1] == "--":
 		// No flags: setting up the parser for them would be a tenth of the

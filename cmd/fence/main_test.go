@@ -68,6 +68,8 @@ func condition(name string) (bool, error) {
 	return true, nil
 }
 
+func TestHelp(t *testing.T) { clitest.Help(t, "fence", commands().Commands) }
+
 // A person who types a relative path should not have to guess why it is not
 // there: on a terminal fence says that the working folder was left.
 func TestMoved_SaidOnATerminal(t *testing.T) {

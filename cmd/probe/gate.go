@@ -32,7 +32,7 @@ func gateCmd() *urfave.Command {
 			"Examples:\n" +
 			"  probe gate after.json --before before.json --expect strict && run_the_model\n" +
 			"  fence -- probe | probe gate - --expect strict\n" +
-			"  probe gate after.json --expect ./mine.toml      (extends = \"strict\", docs/records.md)\n\n" +
+			"  probe gate after.json --expect ./mine.toml      (see docs/records.md)\n\n" +
 			"Built in are " + strings.Join(probe.Expectations(), ", ") + ".\n" +
 			"Exit codes: 0 all is shown, 1 a door is open or a function broken, 2 no report or\n" +
 			"no such expectation, 3 could not tell.",

@@ -22,13 +22,13 @@ func listenCmd() *urfave.Command {
 			"The sockets are open to everybody on the node, send back the one byte they get,\n" +
 			"and lead nowhere.\n\n" +
 			"Examples:\n" +
-			"  probe listen --canary $TMPDIR/canary.json &\n" +
-			"  until test -e $TMPDIR/canary.json; do sleep 0.1; done\n" +
-			"  apptainer exec img.sif /.fence/probe --canary - < $TMPDIR/canary.json > before.json\n\n" +
+			"  probe listen --canary c.json &\n" +
+			"  until test -e c.json; do sleep 0.1; done\n" +
+			"  apptainer exec img.sif /.fence/probe --canary - < c.json > before.json\n\n" +
 			"Exit codes: 0 it was ended by a signal, 2 wrong flags, 3 it could not listen.",
 		Flags: []urfave.Flag{
 			&urfave.StringFlag{Name: "canary", Usage: "the `FILE` to write"},
-			&urfave.StringFlag{Name: "scratch", Usage: "folder on this node for the Unix socket (default: $TMPDIR, else /tmp)"},
+			&urfave.StringFlag{Name: "scratch", Usage: "folder `DIR` on this node for the Unix socket (default: $TMPDIR, else /tmp)"},
 		},
 		Action: func(c *urfave.Context) error {
 			o := probe.ListenOptions{Canary: c.String("canary"), Scratch: c.String("scratch")}

@@ -57,7 +57,6 @@ func app() *urfave.App {
 		Usage:       "say what a process here can reach",
 		UsageText:   "probe [run] [flags] > REPORT.json\nprobe listen|diff|gate|list ...",
 		Description: help,
-		HideVersion: true,
 		Flags:       runFlags(),
 		Action: func(c *urfave.Context) error {
 			if name := c.Args().First(); name != "" {

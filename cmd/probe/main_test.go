@@ -43,6 +43,8 @@ func waitFor(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Fatalf("%s did not appear", args[0])
 }
 
+func TestHelp(t *testing.T) { clitest.Help(t, "probe", app().Commands) }
+
 // On a terminal a person reads: a table as wide as the terminal, no JSON.
 func TestTerminal(t *testing.T) {
 	for _, tc := range []struct {

@@ -28,6 +28,22 @@ func Reorder(app *cli.App, args []string) []string {
 	return append([]string{args[0]}, reorder(root, args[1:])...)
 }
 
+// Help makes of "TOOL help [COMMAND]" what it is short for, "TOOL [COMMAND]
+// --help". What stands behind flags or "--" is somebody else's.
+func Help(args []string) []string {
+	if len(args) < 2 || args[1] != "help" {
+		return args
+	}
+	line := []string{args[0]}
+	for _, a := range args[2:] {
+		if strings.HasPrefix(a, "-") {
+			break
+		}
+		line = append(line, a)
+	}
+	return append(line, "--help")
+}
+
 func reorder(c *cli.Command, args []string) []string {
 	if c.SkipFlagParsing {
 		return args
@@ -39,6 +55,9 @@ func reorder(c *cli.Command, args []string) []string {
 		case a == "--":
 			return append(append(flags, args[i]), append(rest, args[i+1:]...)...)
 		case a == "--help" || a == "-h":
+			if len(rest) > 0 && len(c.Subcommands) > 0 {
+				return rest // no subcommand: for the command to refuse
+			}
 			return []string{a} // the parser takes an argument beside it for a topic
 		case len(a) > 1 && a[0] == '-':
 			flags = append(flags, a)
@@ -135,7 +154,7 @@ func usageError(ctx *cli.Context, err error, _ bool) error {
 	if name, ok := strings.CutPrefix(err.Error(), "flag needs an argument: -"); ok {
 		name = strings.TrimPrefix(name, "-")
 		value, _ := describe(declared(ctx.Command.Flags, name))
-		return Usagef(hint, "--%s needs a value: --%[1]s %s", name, value)
+		return Usagef(hint, "%s needs a value: %[1]s %s", dashed(name), value)
 	}
 	// The standard library's flag package: invalid value "x" for flag -n: WHY
 	if rest, ok := strings.CutPrefix(err.Error(), "invalid value "); ok {
@@ -149,9 +168,9 @@ func usageError(ctx *cli.Context, err error, _ bool) error {
 						example = n + "s"
 					}
 				}
-				hint = "a time has a unit: --" + name + " " + example
+				hint = "a time has a unit: " + dashed(name) + " " + example
 			}
-			return Usagef(hint, "--%s: %s is not a value that it takes", name, value)
+			return Usagef(hint, "%s: %s is not a value that it takes", dashed(name), value)
 		}
 	}
 	what, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
@@ -162,11 +181,7 @@ func usageError(ctx *cli.Context, err error, _ bool) error {
 	if near := Suggest(what, flagNames(ctx.Command)); near != "" {
 		hint = "did you mean --" + near + "?\n" + hint
 	}
-	dashes := "--"
-	if len(what) == 1 {
-		dashes = "-"
-	}
-	return Usagef(hint, "unknown flag %s%s", dashes, what)
+	return Usagef(hint, "unknown flag %s", dashed(what))
 }
 
 // IsTerminal says whether w is a terminal, so that a person reads it.

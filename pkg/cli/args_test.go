@@ -48,6 +48,7 @@ func TestReorder(t *testing.T) {
 		{"run --domain -- x", "run --domain"},
 		{"run --domain gate -- x --tty", "run --domain gate -- x --tty"},
 		{"gate after.json --help", "gate --help"},
+		{"nosuch --help", "nosuch"},
 		{"exec x --help", "exec x --help"},
 		{"exec x --tty", "exec x --tty"},
 		{"show x --json", "show --json x"},
@@ -64,6 +65,28 @@ func TestReorder(t *testing.T) {
 	}
 	if got := Reorder(testApp(nil), nil); got != nil {
 		t.Errorf("Reorder(nil) = %q", got)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for in, want := range map[string]string{
+		"t":                "t",
+		"t help":           "t --help",
+		"t help gate":      "t gate --help",
+		"t help help":      "t help --help",
+		"t help --":        "t --help",
+		"t help -- rm x":   "t --help",
+		"t help gate -j":   "t gate --help",
+		"t gate help":      "t gate help",
+		"t -- help":        "t -- help",
+		"t --tty -- help":  "t --tty -- help",
+		"t --domain help":  "t --domain help",
+		"t help --help":    "t --help",
+		"t helpful advice": "t helpful advice",
+	} {
+		if got := strings.Join(Help(strings.Fields(in)), " "); got != want {
+			t.Errorf("Help(%q) = %q, want %q", in, got, want)
+		}
 	}
 }
 
@@ -117,8 +140,8 @@ func TestMain_BadValue(t *testing.T) {
 	for line, want := range map[string]string{
 		"t gate a --expect":             "--expect needs a value: --expect VALUE",
 		"t gate a --file --expect nine": "--file needs a value: --file NAME",
-		"t gate -n nine":                `--n: "nine" is not a value that it takes`,
-		"t gate --n=9e9":                `--n: "9e9" is not a value that it takes`,
+		"t gate -n nine":                `-n: "nine" is not a value that it takes`,
+		"t gate --n=9e9":                `-n: "9e9" is not a value that it takes`,
 		"t gate --wait x":               `--wait: "x" is not a value that it takes; a time has a unit: --wait 30s`,
 		"t gate --wait 5":               `--wait: "5" is not a value that it takes; a time has a unit: --wait 5s`,
 		"t gate --wait=1.5":             `--wait: "1.5" is not a value that it takes; a time has a unit: --wait 1.5s`,

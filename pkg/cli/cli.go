@@ -13,6 +13,7 @@ import (
 
 	"fence/pkg/internal/suggest"
 	"fence/pkg/internal/text"
+	"fence/pkg/internal/version"
 )
 
 // Exit codes, the same in every tool. fence alone adds NotFenced and the
@@ -57,7 +58,7 @@ func Exit(code int) error { return &Error{Code: code} }
 // arguments, see Reorder.
 func Main(app *cli.App, args []string) int {
 	prepare(app)
-	return Report(os.Stderr, app.Name, app.Run(Reorder(app, args)))
+	return Report(os.Stderr, app.Name, app.Run(Reorder(app, Help(args))))
 }
 
 // Report prints err for a person and returns the exit code that it means.
@@ -84,8 +85,13 @@ func Report(w io.Writer, tool string, err error) int {
 }
 
 // prepare sets what urfave/cli gets wrong for us: it splits list flags at
-// commas, exits by itself, and prints the whole help after a typing error.
+// commas, exits by itself, prints the whole help after a typing error, and
+// lines of any width.
 func prepare(app *cli.App) {
+	app.Version = version.String()
+	cli.VersionFlag = &cli.BoolFlag{Name: "version", Usage: "print the version", DisableDefaultText: true}
+	cli.VersionPrinter = func(c *cli.Context) { fmt.Fprintln(c.App.Writer, c.App.Name, c.App.Version) }
+	cli.HelpPrinter = printHelp
 	app.DisableSliceFlagSeparator = true
 	app.HideHelpCommand = true
 	app.ExitErrHandler = func(*cli.Context, error) {}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/urfave/cli/v2"
 )
 
 func TestReport(t *testing.T) {
@@ -24,6 +26,40 @@ func TestReport(t *testing.T) {
 		if code := Report(&b, "t", tc.err); code != tc.code || b.String() != tc.out {
 			t.Errorf("Report(%v) = %d, %q; want %d, %q", tc.err, code, b.String(), tc.code, tc.out)
 		}
+	}
+}
+
+// The page of a command of which every line would be too wide.
+func TestPrintHelp(t *testing.T) {
+	long := strings.Repeat("word ", 30)
+	c := &cli.Command{
+		HelpName: "t gate", Usage: long, ArgsUsage: "AFTER",
+		Description: "A paragraph.\nIts second line, " + long + "\n\nExamples:\n  t gate   as it is\n\n" + long,
+		Flags: []cli.Flag{
+			&cli.StringSliceFlag{Name: "read", Usage: "let it read `PATH`, " + long},
+			&cli.StringFlag{Name: "out", Aliases: []string{"o"}, Usage: "a file", Value: "-"},
+			&cli.StringFlag{Name: "a-name-that-leaves-no-room-for-text", Usage: long},
+			&cli.BoolFlag{Name: "json", Usage: "JSON", DisableDefaultText: true},
+		},
+	}
+	var b bytes.Buffer
+	printHelp(&b, "", c)
+	for _, want := range []string{
+		"NAME:\n   t gate - word word", "\n            word ", "\nUSAGE:\n   t gate [flags] AFTER\n", "\n   A paragraph. Its second line, word",
+		"\n   Examples:\n     t gate   as it is\n\n   word", "\n   --read PATH ...  let it read PATH, word", "\n   --a-name-that-leaves-no-room-for-text VALUE\n                    word",
+		"\n   --out, -o VALUE  a file (default: \"-\")\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	for line := range strings.Lines(b.String()) {
+		if len(line) > 81 {
+			t.Errorf("%d columns: %s", len(line)-1, line)
+		}
+	}
+	if t.Failed() {
+		t.Log(b.String())
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"fence/pkg/internal/version"
 )
 
 // Options say what to try beside what every node is asked. The zero Options
@@ -92,7 +93,7 @@ func runAll(ctx context.Context, o Options, table []Check) (Report, error) {
 	}
 	r := Report{
 		Schema:   ReportSchema,
-		Tool:     Tool{Name: "probe", Version: version()},
+		Tool:     Tool{Name: "probe", Version: version.String()},
 		Run:      Run{Label: o.Label, Time: start.UTC().Format(time.RFC3339Nano), Argv: os.Args},
 		Subject:  subject(),
 		Controls: controls(),
@@ -380,13 +381,6 @@ func machine() string {
 		return unix.ByteSliceToString(u.Machine[:])
 	}
 	return runtime.GOARCH
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
-		return info.Main.Version
-	}
-	return "devel"
 }
 
 // inherited is a descriptor that this process was started with.

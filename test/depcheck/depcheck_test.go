@@ -25,6 +25,7 @@ var layer = map[string]int{
 	"fence/pkg/internal/sandboxtest": 0,
 	"fence/pkg/internal/suggest":     -2,
 	"fence/pkg/internal/text":        -2,
+	"fence/pkg/internal/version":     -2,
 	"fence/pkg/internal/tomldoc":     -1,
 	"fence/pkg/relay":                1,
 	"fence/pkg/cli":                  1,
