@@ -11,7 +11,7 @@ import (
 // Every id that an expectation names exists: ParseExpectation refuses the
 // others. And none asks for what a fence is not there to give.
 func TestBuiltIn(t *testing.T) {
-	if got := Expectations(); !slices.Equal(got, []string{"build", "strict"}) {
+	if got := Expectations(); !slices.Equal(got, []string{"build", "loopback", "proxy", "strict"}) {
 		t.Errorf("built in are %q", got)
 	}
 	for _, name := range Expectations() {

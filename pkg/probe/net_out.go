@@ -111,13 +111,20 @@ func netOutChecks() []Check {
 }
 
 // noTarget is the finding of a check with nothing to connect to: refused if
-// the kernel gives no socket for it at all, else left out.
+// the kernel gives no socket for it at all, unreachable if there is no interface
+// but lo, else left out.
 func noTarget(kind int, evidence string) func(*site) Finding {
 	return func(s *site) Finding {
 		fd, e := newSocket(unix.AF_INET, kind, 0)
 		if e == 0 {
-			unix.Close(fd)
-			return Finding{Outcome: Skipped, Evidence: evidence}
+			defer unix.Close(fd)
+			if !s.network().LoOnly {
+				return Finding{Outcome: Skipped, Evidence: evidence}
+			}
+			e := errnoOf(unix.Connect(fd, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{192, 0, 2, 1}})) // nobody's, RFC 5737
+			f := Finding{Errno: errnoName(e), Syscall: "connect", Evidence: evidence + "; no interface but lo is up, and to 192.0.2.1 " + sysErr("connect", e)}
+			f.Outcome, f.Mechanism = judgeConnect(s.network(), e, false)
+			return f
 		}
 		f := Finding{Errno: errnoName(e), Syscall: "socket", Evidence: sysErr(fmt.Sprintf("socket(AF_INET, %d)", kind), e) + ", whatever the address"}
 		f.Outcome, f.Mechanism = judgeSocket(s.facts, e, true)

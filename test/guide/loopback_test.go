@@ -181,3 +181,44 @@ except ChildProcessError:
 		}
 	}
 }
+
+// The gate knows the networks: what strict wants shut stays shut, and the
+// command's own servers work. Without the fence it says no.
+func TestNetworks_Gate(t *testing.T) {
+	p := newPlace(t)
+	p.listener()
+	dir, err := os.MkdirTemp("", "proxy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "p.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	uid, gid, _ := bed.User(t)
+	for _, path := range []string{dir, socket} {
+		if err := os.Chown(path, uid, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// It refuses all: what must be let through is named by nobody here.
+	go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Error(w, "not on the list", http.StatusForbidden) }))
+	const probe, bind = `/.fence/probe --canary - `, `--bind /proj/team --bind $PWD/bin:/.fence:ro `
+	for mode, with := range map[string]string{"loopback": "", "proxy": "--proxy /.fence/proxy.sock"} {
+		p.ends(p.sh(`apptainer exec `+bind+` --bind `+socket+`:/srv/proxy.sock img.sif `+probe+strings.ReplaceAll(with, "/.fence", "/srv")+` <c.json >before.json`), 0, 3)
+		p.ends(p.sh(`eval "$(fence env)"; apptainer exec --bind `+socket+`:/.fence/proxy.sock img.sif /.fence/fence --policy `+mode+` -- `+probe+with+` <c.json >after.json`), 0, 3)
+		if r := p.sh(`probe gate after.json --before before.json --expect ` + mode); r.code != 0 {
+			t.Errorf("%s: exit code %d\n%s%s", mode, r.code, r.stdout, r.stderr)
+		}
+		if r := p.sh(`probe gate before.json --expect ` + mode); r.code != 1 {
+			t.Errorf("%s, without the fence: exit code %d", mode, r.code)
+		}
+		// Another mode than the one expected is not let pass.
+		if r := p.sh(`probe gate after.json --before before.json --expect strict`); r.code != 1 || !strings.Contains(r.stdout+r.stderr, "net.bind") {
+			t.Errorf("%s is let pass as strict: exit code %d", mode, r.code)
+		}
+	}
+}
