@@ -50,7 +50,8 @@ A hidden folder, as your home is, is no working folder: COMMAND starts in /.
 
 Exit codes: 125 not fenced and not run; 126 the command cannot be executed;
 127 there is no such command; 2 wrong flags or a policy that does not parse;
-otherwise the command's own. Of the subcommands: 0 yes, 1 no, 2, 3 cannot tell.`
+otherwise the command's own. Of the subcommands: 0 yes, 1 no, 2, 3 could not
+tell, or not print all of it.`
 
 func commands() *urfave.App {
 	asJSON := &urfave.BoolFlag{Name: "json", Usage: "print a JSON record"}
@@ -82,7 +83,7 @@ Examples:
   mkdir "$TMPDIR/big"; eval "$(fence env --tmp "$TMPDIR/big")"
 
 Exit codes: 0 the lines were printed, 2 wrong flags, 3 could not tell where
-fence lies.`,
+fence lies, or not print all.`,
 				Flags:  []urfave.Flag{&urfave.StringFlag{Name: "tmp", Usage: "use the folder `DIR` of this job, on a local disk, for /tmp and /var/tmp inside"}},
 				Action: noArguments(printEnv),
 			},
@@ -98,7 +99,7 @@ Examples:
   fence check --json | jq .node.landlock.abi
 
 Exit codes: 0 the strict policy can be enforced here, 1 it cannot, and the
-lines say why, 2 wrong flags.`,
+lines say why, 2 wrong flags, 3 not all of it could be printed.`,
 				Flags:  []urfave.Flag{asJSON},
 				Action: noArguments(check),
 			},
@@ -116,7 +117,7 @@ Examples:
   fence explain --json | jq .status.hidden
 
 Exit codes: 0 it can be enforced here, 125 it cannot, with the reason, 2 wrong
-flags or a policy that does not parse.`,
+flags or a policy that does not parse, 3 not all of it could be printed.`,
 				Flags:  append(policyFlags(), asJSON),
 				Action: noArguments(explain),
 			},
@@ -128,7 +129,7 @@ flags or a policy that does not parse.`,
   fence policies
   fence policies strict > mine.toml        (a start for a policy of your own)
 
-Exit codes: 0 printed, 2 there is no such policy.`,
+Exit codes: 0 printed, 2 there is no such policy, 3 not all could be printed.`,
 				Action: printPolicies,
 			},
 		},
@@ -155,10 +156,10 @@ func printPolicies(c *urfave.Context) error {
 		if !ok {
 			return cli.Usagef("built in are: "+strings.Join(policies.Names(), ", "), "%q is not a built-in policy", name)
 		}
-		_, err := os.Stdout.Write(data)
+		_, err := c.App.Writer.Write(data)
 		return err
 	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(c.App.Writer, 0, 0, 2, ' ', 0)
 	for _, name := range policies.Names() {
 		fmt.Fprintf(w, "%s\t%s\n", name, policies.Summary(name))
 	}
@@ -224,7 +225,7 @@ func printEnv(c *urfave.Context) error {
 		}
 	}
 	for _, v := range exports(filepath.Dir(self), tmp) {
-		fmt.Printf("export APPTAINER_%s='%s'\n", v[0], v[1])
+		fmt.Fprintf(c.App.Writer, "export APPTAINER_%s='%s'\n", v[0], v[1])
 	}
 	return nil
 }
@@ -286,11 +287,11 @@ func check(c *urfave.Context) error {
 	}
 	if c.Bool("json") {
 		out.Node.Seccomp.Actions = append([]string{}, out.Node.Seccomp.Actions...) // a list, also of none
-		if err := printJSON(out); err != nil {
+		if err := printJSON(c.App.Writer, out); err != nil {
 			return err
 		}
 	} else {
-		out.print(os.Stdout)
+		out.print(c.App.Writer)
 	}
 	if !out.Policies[0].OK {
 		return cli.Exit(cli.No)
@@ -363,9 +364,9 @@ func explain(c *urfave.Context) error {
 		for _, l := range p.Limits {
 			out.Limits = append(out.Limits, l.String())
 		}
-		return printJSON(out)
+		return printJSON(c.App.Writer, out)
 	}
-	return status.Explain(rs, os.Stdout)
+	return status.Explain(rs, c.App.Writer)
 }
 
 func names(environ []string) []string {
@@ -378,8 +379,8 @@ func names(environ []string) []string {
 	return out
 }
 
-func printJSON(v any) error {
-	e := json.NewEncoder(io.Writer(os.Stdout))
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
 }

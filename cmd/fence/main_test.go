@@ -70,6 +70,18 @@ func condition(name string) (bool, error) {
 
 func TestHelp(t *testing.T) { clitest.Help(t, "fence", commands().Commands) }
 
+// What cannot be printed is no answer: half a list of exports would be worse
+// than none.
+func TestFullDisk(t *testing.T) {
+	clitest.FullDisk(t, "fence", commands().Commands, map[string][]string{
+		"":         {"--help", "--version", "help env"},
+		"env":      {"", "--help"},
+		"check":    {"", "--json"},
+		"explain":  {"--policy build --form auto", "--policy build --json"},
+		"policies": {"", "strict"},
+	})
+}
+
 // A person who types a relative path should not have to guess why it is not
 // there: on a terminal fence says that the working folder was left.
 func TestMoved_SaidOnATerminal(t *testing.T) {

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"os"
+	"io"
 
 	urfave "github.com/urfave/cli/v2"
 
@@ -38,7 +38,7 @@ func diffCmd() *urfave.Command {
 			if err := o.Validate(); err != nil {
 				return err
 			}
-			return o.run()
+			return o.run(c.App.Writer)
 		},
 	}
 }
@@ -63,7 +63,7 @@ func (o diffOptions) Validate() error {
 	return nil
 }
 
-func (o diffOptions) run() error {
+func (o diffOptions) run(out io.Writer) error {
 	var reports []probe.Report
 	for _, f := range o.files {
 		r, err := readReport(f)
@@ -85,9 +85,9 @@ func (o diffOptions) run() error {
 	}
 	switch {
 	case o.json:
-		return answer(d.Answer, d.Write(os.Stdout))
+		return answer(d.Answer, d.Write(out))
 	case o.markdown:
-		return answer(d.Answer, d.Markdown(os.Stdout))
+		return answer(d.Answer, d.Markdown(out))
 	}
-	return answer(d.Answer, d.Table(os.Stdout, cli.Columns(os.Stdout)))
+	return answer(d.Answer, d.Table(out, cli.Columns(out)))
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -50,7 +51,7 @@ func gateCmd() *urfave.Command {
 			if err := o.Validate(); err != nil {
 				return err
 			}
-			return o.run()
+			return o.run(c.App.Writer)
 		},
 	}
 }
@@ -70,7 +71,7 @@ func (o gateOptions) Validate() error {
 	return nil
 }
 
-func (o gateOptions) run() error {
+func (o gateOptions) run(out io.Writer) error {
 	expect, err := readExpectation(o.expect)
 	if err != nil {
 		return err
@@ -95,9 +96,9 @@ func (o gateOptions) run() error {
 		return notComparable(v.Differ)
 	}
 	if o.json {
-		return answer(v.Answer, v.Write(os.Stdout))
+		return answer(v.Answer, v.Write(out))
 	}
-	return answer(v.Answer, v.Table(os.Stdout, cli.Columns(os.Stdout), o.verbose))
+	return answer(v.Answer, v.Table(out, cli.Columns(out), o.verbose))
 }
 
 // readExpectation takes the name of a built-in expectation, or a file.

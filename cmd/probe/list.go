@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-
 	urfave "github.com/urfave/cli/v2"
 
 	"fence/pkg/cli"
@@ -18,16 +16,16 @@ func listCmd() *urfave.Command {
   probe list --json | jq -r 'select(.severity == "high") | .id'
 
 With --json, one probe.check/v1 record a line. Exit codes: 0 printed, 2 wrong
-flags.`,
+flags, 3 not all of it could be printed.`,
 		Flags: []urfave.Flag{&urfave.BoolFlag{Name: "json", Usage: "print JSON records"}},
 		Action: func(c *urfave.Context) error {
 			if c.Args().Present() {
 				return cli.Usagef("", "list takes no arguments, got %q", c.Args().First())
 			}
 			if c.Bool("json") {
-				return answer(probe.Yes, probe.ListJSON(os.Stdout))
+				return probe.ListJSON(c.App.Writer)
 			}
-			return answer(probe.Yes, probe.ListTable(os.Stdout, cli.Columns(os.Stdout)))
+			return probe.ListTable(c.App.Writer, cli.Columns(c.App.Writer))
 		},
 	}
 }

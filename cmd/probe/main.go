@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -122,11 +121,11 @@ func readReport(name string) (probe.Report, error) {
 	return r, nil
 }
 
-// answer ends diff and gate.
+// answer ends diff and gate, when the answer has been printed.
 func answer(a probe.Answer, printing error) error {
 	switch {
 	case printing != nil:
-		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("printing the answer: %w", printing)}
+		return printing
 	case a == probe.Yes:
 		return nil
 	case a == probe.No:

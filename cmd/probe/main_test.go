@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,27 @@ func waitFor(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 func TestHelp(t *testing.T) { clitest.Help(t, "probe", app().Commands) }
+
+// What cannot be printed is no answer.
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "r.json")
+	if out, err := exec.Command("probe", append([]string{"-o", file}, quick...)...).CombinedOutput(); err != nil && !strings.Contains(string(out), "without an answer") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	some := strings.Join(quick, " ")
+	clitest.FullDisk(t, "probe", app().Commands, map[string][]string{
+		"":       {some, "--help", "--version", "help gate"},
+		"run":    {some, "--help"},
+		"list":   {"", "--json"},
+		"diff":   {file + " " + file, "--json " + file + " " + file, "--markdown " + file + " " + file},
+		"gate":   {file + " --expect strict", file + " --expect strict --json --before " + file},
+		"listen": {"--help"},
+	})
+}
+
+// quick are the flags of a run that has little to try.
+var quick = []string{"--skip", "net", "--skip", "proc", "--skip", "fs", "--skip", "sys", "--skip", "work"}
 
 // On a terminal a person reads: a table as wide as the terminal, no JSON.
 func TestTerminal(t *testing.T) {

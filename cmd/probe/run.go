@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -96,8 +97,8 @@ func runCommand(c *urfave.Context) error {
 	if r.Run.Label == "" {
 		r.Run.Label = probe.GuessLabel(r)
 	}
-	if err := o.print(r); err != nil {
-		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("writing the report: %w", err)}
+	if err := o.print(c.App.Writer, r); err != nil {
+		return err
 	}
 	if n := r.Summary[probe.Error] + r.Summary[probe.Timeout]; n > 0 {
 		return &cli.Error{
@@ -110,18 +111,19 @@ func runCommand(c *urfave.Context) error {
 
 // print sends the report where it belongs: data to a file or a pipe, a table
 // to a person.
-func (o runOptions) print(r probe.Report) error {
-	if o.out != "" {
-		if err := probe.WriteFile(o.out, r); err != nil {
+func (o runOptions) print(out io.Writer, r probe.Report) error {
+	switch {
+	case o.out == "" && !o.json && cli.IsTerminal(out):
+		return r.Table(out, cli.Columns(out))
+	case o.out == "":
+		if err := r.Write(out); err != nil {
 			return err
 		}
-		return r.Brief(os.Stderr, cli.Columns(os.Stderr))
+	default:
+		if err := probe.WriteFile(o.out, r); err != nil {
+			return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("writing the report: %w", err), Hint: "-o FILE names a file in a folder that is there and can be written"}
+		}
 	}
-	if !o.json && cli.IsTerminal(os.Stdout) {
-		return r.Table(os.Stdout, cli.Columns(os.Stdout))
-	}
-	if err := r.Write(os.Stdout); err != nil {
-		return err
-	}
-	return r.Brief(os.Stderr, cli.Columns(os.Stderr))
+	_ = r.Brief(os.Stderr, cli.Columns(os.Stderr)) // the report is whole without it
+	return nil
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -186,7 +185,7 @@ func usageError(ctx *cli.Context, err error, _ bool) error {
 
 // IsTerminal says whether w is a terminal, so that a person reads it.
 func IsTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
+	f, ok := w.(interface{ Fd() uintptr })
 	if !ok {
 		return false
 	}
@@ -196,7 +195,7 @@ func IsTerminal(w io.Writer) bool {
 
 // Columns is the width to lay text out for: the terminal's, else 80.
 func Columns(w io.Writer) int {
-	if f, ok := w.(*os.File); ok {
+	if f, ok := w.(interface{ Fd() uintptr }); ok {
 		if ws, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && ws.Col >= 40 {
 			return int(ws.Col)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -56,10 +57,43 @@ func Exit(code int) error { return &Error{Code: code} }
 // Main runs app and returns the exit code, after printing an error in the
 // form "TOOL: what went wrong" with its hints below. Flags may stand after
 // arguments, see Reorder.
+//
+// Whatever app prints as its result goes to its Writer, which is standard
+// output: if not all of it could be written, that is the error, whatever else
+// came of the command.
 func Main(app *cli.App, args []string) int {
 	prepare(app)
-	return Report(os.Stderr, app.Name, app.Run(Reorder(app, Help(args))))
+	out := &output{file: os.Stdout}
+	app.Writer = out
+	err := app.Run(Reorder(app, Help(args)))
+	if out.err != nil {
+		err = &Error{Code: Unknown, Err: fmt.Errorf("writing to standard output: %w", out.err), Hint: "what is there is cut short; make room, or let it go elsewhere"}
+	}
+	return Report(os.Stderr, app.Name, err)
 }
+
+// output keeps the first error of writing to a file, so that nobody who
+// prints needs to.
+type output struct {
+	file *os.File
+	err  error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	if o.err != nil {
+		return 0, o.err
+	}
+	n, err := o.file.Write(p)
+	o.err = err
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		o.err = pe.Err
+	}
+	return n, o.err
+}
+
+// Fd lets IsTerminal and Columns ask the file.
+func (o *output) Fd() uintptr { return o.file.Fd() }
 
 // Report prints err for a person and returns the exit code that it means.
 // An error that is not an *Error came from the flag parser: code Usage.

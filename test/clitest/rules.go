@@ -1,6 +1,8 @@
 package clitest
 
 import (
+	"bytes"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -39,4 +41,33 @@ func Help(t *testing.T, tool string, commands []*cli.Command) {
 		}
 	}
 	walk(nil, commands)
+}
+
+// FullDisk runs a tool's subcommands, each with some lines of arguments,
+// while standard output takes nothing: each must say so, and end with 3.
+func FullDisk(t *testing.T, tool string, commands []*cli.Command, lines map[string][]string) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	names := []string{""}
+	for _, c := range commands {
+		names = append(names, c.Name)
+	}
+	for _, name := range names {
+		if len(lines[name]) == 0 {
+			t.Errorf("%s %s: not tried", tool, name)
+		}
+		for _, line := range lines[name] {
+			var stderr bytes.Buffer
+			cmd := exec.Command(tool, strings.Fields(name+" "+line)...)
+			cmd.Stdout, cmd.Stderr = full, &stderr
+			err := cmd.Run()
+			want := "\n" + tool + ": writing to standard output: no space left on device\nhint: "
+			if cmd.ProcessState.ExitCode() != 3 || !strings.Contains("\n"+stderr.String(), want) {
+				t.Errorf("%s %s %s >/dev/full: %v\n%s", tool, name, line, err, stderr.String())
+			}
+		}
+	}
 }
