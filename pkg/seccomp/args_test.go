@@ -175,17 +175,49 @@ func TestProgram_Arguments(t *testing.T) {
 		rows = append(rows, row{"socket", []uint64{domain, unix.SOCK_STREAM, 0}, none, none})
 	}
 
+	// With NetLoopback as with NetHost, but for datagrams and these.
+	const asked = unix.Errno(Ask)
+	loopback := []row{
+		{"connect", []uint64{3, 1, 16}, ok, asked},
+		{"bind", []uint64{3, 1, 16}, ok, asked},
+		{"listen", []uint64{3, 1}, ok, asked},
+		{"setsockopt", []uint64{3, unix.SOL_SOCKET, unix.SO_REUSEADDR}, ok, ok},
+		{"setsockopt", []uint64{3, unix.SOL_SOCKET, unix.SO_REUSEPORT}, ok, ok},
+		{"setsockopt", []uint64{3, unix.SOL_SOCKET, unix.SO_BINDTODEVICE}, ok, perm},
+		{"setsockopt", []uint64{3, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX}, ok, perm},
+		{"setsockopt", []uint64{3, unix.IPPROTO_TCP, unix.TCP_NODELAY}, ok, ok},
+		{"setsockopt", []uint64{3, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT}, ok, flags},
+		{"setsockopt", []uint64{3, unix.IPPROTO_TCP, unix.TCP_REPAIR}, ok, flags},
+		{"setsockopt", []uint64{3, unix.IPPROTO_IP, unix.IP_TOS}, ok, ok},
+		{"setsockopt", []uint64{3, unix.IPPROTO_IP, unix.IP_OPTIONS}, ok, unix.ENOPROTOOPT}, // a source route
+		{"setsockopt", []uint64{3, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP}, ok, unix.ENOPROTOOPT},
+		{"setsockopt", []uint64{3, unix.IPPROTO_IP, unix.MCAST_JOIN_GROUP}, ok, unix.ENOPROTOOPT},
+		{"setsockopt", []uint64{3, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY}, ok, ok},
+		{"setsockopt", []uint64{3, unix.IPPROTO_IPV6, unix.IPV6_RTHDR}, ok, unix.ENOPROTOOPT},
+		{"setsockopt", []uint64{3, unix.IPPROTO_IPV6, unix.MCAST_JOIN_GROUP}, ok, unix.ENOPROTOOPT},
+		{"setsockopt", []uint64{3, unix.IPPROTO_MPTCP, 1}, ok, unix.ENOPROTOOPT},
+		{"setsockopt", []uint64{3, unix.SOL_NETLINK, 1}, ok, ok},
+	}
+	datagram := func(r row) bool {
+		return r.call == "socket" && slices.Contains([]uint64{unix.AF_INET, unix.AF_INET6}, r.args[0]) && r.args[1]&0xf == unix.SOCK_DGRAM
+	}
+
 	everySpec(t, func(t *testing.T, s Spec, m machine) {
-		for _, r := range rows {
+		for i, r := range slices.Concat(rows, loopback) {
 			errno := r.none
-			if s.Net == NetHost {
+			switch {
+			case s.Net == NetLoopback && datagram(r):
+				errno = stype
+			case s.Net == NetLoopback || s.Net == NetHost && i < len(rows):
 				errno = r.host
 			}
 			if s.DenyKillAll && r.call == "kill" && uint32(r.args[0]) == neg1 || s.DenySysV && r.call == "shmget" {
 				errno = perm
 			}
 			want := Allow
-			if errno != ok {
+			if errno == asked {
+				want = Ask
+			} else if errno != ok {
 				want = Fail(errno)
 			}
 			for _, upper := range []uint64{0, high, 0x123 << 32, 1 << 63, neg1 << 32} {

@@ -79,8 +79,11 @@ func addTree(filter *libseccomp.ScmpFilter, nr libseccomp.ScmpSyscall, t Tree, c
 }
 
 func action(v Verdict) libseccomp.ScmpAction {
-	if v == Allow {
+	switch v {
+	case Allow:
 		return libseccomp.ActAllow
+	case Ask:
+		return libseccomp.ActNotify
 	}
 	return libseccomp.ActErrno.SetReturnCode(int16(v & unix.SECCOMP_RET_DATA))
 }

@@ -91,7 +91,7 @@ func TestNumbers_AgreeWithLibseccomp(t *testing.T) {
 
 // verify notices a program that says something else than the rules.
 func TestVerify_NoticesAnyOtherAnswer(t *testing.T) {
-	for _, s := range []Spec{{Arch: "amd64"}, {Arch: "arm64"}, {Arch: "amd64", Net: NetHost, DenyKillAll: true}} {
+	for _, s := range []Spec{{Arch: "amd64"}, {Arch: "arm64"}, {Arch: "amd64", Net: NetHost, DenyKillAll: true}, {Arch: "amd64", Net: NetLoopback}} {
 		rules, err := Rules(s)
 		if err != nil {
 			t.Fatal(err)
@@ -105,7 +105,7 @@ func TestVerify_NoticesAnyOtherAnswer(t *testing.T) {
 		}
 		// Change each verdict of each rule in turn.
 		for i, r := range rules {
-			if s.Net == NetHost && len(r.Branches) == 0 {
+			if s.Net != NetNone && len(r.Branches) == 0 && r.Verdict != Ask {
 				continue // seen with NetNone; verify takes longer here
 			}
 			for _, tree := range breakTree(r.Tree) {
@@ -122,7 +122,7 @@ func TestVerify_NoticesAnyOtherAnswer(t *testing.T) {
 		}
 		// Change each instruction in turn. Some say the same after that: where
 		// numbers are skipped, and where two ways lead to one answer.
-		if s.Net == NetHost {
+		if s.Net != NetNone {
 			continue
 		}
 		noticed := 0

@@ -38,6 +38,9 @@ type Net int
 const (
 	NetNone Net = iota // AF_UNIX, and AF_NETLINK route (interface names)
 	NetHost            // NetNone's, and TCP and UDP over IPv4 and IPv6
+	// NetLoopback is NetNone's, and TCP over IPv4 and IPv6 whose connect, bind
+	// and listen a supervisor is asked about: see LoadListener.
+	NetLoopback
 )
 
 // Spec is what a filter is made for. Its zero value names no architecture and
@@ -68,16 +71,22 @@ type Verdict uint32
 // Allow lets the kernel go on with the call.
 const Allow Verdict = unix.SECCOMP_RET_ALLOW
 
+// Ask lets a supervisor answer the call. Without one it fails with ENOSYS.
+const Ask Verdict = unix.SECCOMP_RET_USER_NOTIF
+
 // Fail is the verdict that makes a call fail with errno.
 func Fail(errno unix.Errno) Verdict { return unix.SECCOMP_RET_ERRNO | Verdict(errno) }
 
 // unlisted is the answer to what no rule names.
 var unlisted = Fail(unix.ENOSYS)
 
-// String is "allow", an errno's name, or the number.
+// String is "allow", "ask", an errno's name, or the number.
 func (v Verdict) String() string {
-	if v == Allow {
+	switch v {
+	case Allow:
 		return "allow"
+	case Ask:
+		return "ask"
 	}
 	if v&^unix.SECCOMP_RET_DATA == unix.SECCOMP_RET_ERRNO {
 		if name := unix.ErrnoName(unix.Errno(v & unix.SECCOMP_RET_DATA)); name != "" {
@@ -127,7 +136,7 @@ func (t Tree) Decide(args [6]uint64) Verdict {
 // Rules returns the rules of a filter, sorted by number. A call that has none
 // fails with ENOSYS.
 func Rules(s Spec) ([]Rule, error) {
-	if s.Net != NetNone && s.Net != NetHost {
+	if _, ok := netNames[s.Net]; !ok {
 		return nil, fmt.Errorf("seccomp: unknown network mode %d", s.Net)
 	}
 	if _, ok := auditArch[s.Arch]; !ok {
@@ -157,6 +166,9 @@ func Rules(s Spec) ([]Rule, error) {
 	return rules, nil
 }
 
+// netNames are the modes that there are, as the files of filters have them.
+var netNames = map[Net]string{NetNone: "none", NetHost: "host", NetLoopback: "loopback"}
+
 // auditArch is the kernel's name for each architecture (linux/audit.h).
 var auditArch = map[string]uint32{
 	"amd64": unix.AUDIT_ARCH_X86_64,
@@ -185,13 +197,11 @@ var filters embed.FS
 // standardName is the name of a spec's program in filters, "" if the spec is
 // not a standard one.
 func standardName(s Spec) string {
-	if len(s.Allow) > 0 || s.Arch == "" || s.Net != NetNone && s.Net != NetHost {
+	net, ok := netNames[s.Net]
+	if len(s.Allow) > 0 || s.Arch == "" || !ok {
 		return ""
 	}
-	name := s.Arch + "-none"
-	if s.Net == NetHost {
-		name = s.Arch + "-host"
-	}
+	name := s.Arch + "-" + net
 	if s.DenyKillAll {
 		name += "-nokillall"
 	}
@@ -227,14 +237,33 @@ const insnSize = 8 // struct sock_filter
 // (without which the kernel says EACCES to an ordinary user), and executes the
 // command from that same thread: other threads stay as they were.
 func Load(prog []byte) error {
+	_, err := load(prog, 0)
+	return err
+}
+
+// LoadListener is Load for a program that answers Ask: whoever has the
+// descriptor is the supervisor, and when none is left the calls fail with
+// ENOSYS. A call that the supervisor has received is given up only by a thread
+// that is killed, where the kernel can do that (Linux 5.19): another signal
+// would make the thread ask again for what is done already.
+func LoadListener(prog []byte) (listener int, err error) {
+	const killable = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+	fd, err := load(prog, killable)
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = load(prog, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER)
+	}
+	return fd, err
+}
+
+func load(prog []byte, flags uintptr) (int, error) {
 	if len(prog) == 0 || len(prog)%insnSize != 0 || len(prog)/insnSize > 4096 {
-		return errors.New("seccomp: not a filter program")
+		return -1, errors.New("seccomp: not a filter program")
 	}
 	fprog := unix.SockFprog{Len: uint16(len(prog) / insnSize), Filter: (*unix.SockFilter)(unsafe.Pointer(&prog[0]))}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&fprog)))
+	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&fprog)))
 	runtime.KeepAlive(prog)
 	if errno != 0 {
-		return fmt.Errorf("seccomp: loading the filter: %w", errno)
+		return -1, fmt.Errorf("seccomp: loading the filter: %w", errno)
 	}
-	return nil
+	return int(fd), nil
 }

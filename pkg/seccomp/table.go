@@ -38,8 +38,8 @@ const allowed = `
 	timerfd_create timerfd_settime timerfd_gettime
 	io_setup io_destroy io_submit io_cancel io_getevents io_pgetevents
 
-	accept accept4 bind connect listen shutdown getsockname getpeername
-	getsockopt setsockopt recvfrom recvmsg recvmmsg
+	accept accept4 shutdown getsockname getpeername getsockopt
+	recvfrom recvmsg recvmmsg
 
 	brk mmap munmap mremap mprotect madvise mincore msync remap_file_pages
 	mlock mlock2 mlockall munlock munlockall mseal membarrier map_shadow_stack
@@ -123,7 +123,7 @@ const absent = `` +
 	security sysfs tuxcall uselib ustat vserver `
 
 // governedByNet are the calls that Spec.Net decides about; Spec.Allow cannot.
-var governedByNet = []string{"socket", "socketpair", "sendto", "sendmsg", "sendmmsg"}
+var governedByNet = []string{"socket", "socketpair", "sendto", "sendmsg", "sendmmsg", "connect", "bind", "listen", "setsockopt"}
 
 // Warning says what a call opened by Spec.Allow gives away beyond what its name
 // tells, "" if nothing. It is for those who print a policy.
@@ -213,6 +213,10 @@ func tested(s Spec) map[string]Tree {
 		"sendto":     {Verdict: Allow},
 		"sendmsg":    {Verdict: Allow},
 		"sendmmsg":   {Verdict: Allow},
+		"connect":    {Verdict: Allow},
+		"bind":       {Verdict: Allow},
+		"listen":     {Verdict: Allow},
+		"setsockopt": {Verdict: Allow},
 	}
 	if s.DenyKillAll {
 		t["kill"] = except(0, all, eperm, pgidOrAll)
@@ -224,14 +228,16 @@ func tested(s Spec) map[string]Tree {
 		// Without route, node's networkInterfaces() throws whatever the errno.
 		{unix.AF_NETLINK, only(2, all, noProtocol, unix.NETLINK_ROUTE)},
 	}}
-	if s.Net == NetHost {
+	if s.Net != NetNone {
 		// Not MPTCP, which Landlock's TCP rules do not see (Go then uses TCP),
 		// nor SCTP, ICMP or raw sockets. The low four bits of a type are the
 		// type, others are flags.
 		inet := Tree{Verdict: Fail(unix.ESOCKTNOSUPPORT), Arg: 1, Mask: 0xf, Branches: []Branch{
 			{unix.SOCK_STREAM, only(2, all, noProtocol, 0, unix.IPPROTO_TCP)},
-			{unix.SOCK_DGRAM, only(2, all, noProtocol, 0, unix.IPPROTO_UDP)},
 		}}
+		if s.Net == NetHost {
+			inet.Branches = append(inet.Branches, Branch{unix.SOCK_DGRAM, only(2, all, noProtocol, 0, unix.IPPROTO_UDP)})
+		}
 		socket.Branches = append(socket.Branches, Branch{unix.AF_INET, inet}, Branch{unix.AF_INET6, inet})
 		// TCP Fast Open connects without connect, past Landlock. Without INET
 		// sockets it does nothing, and these calls are hot: no test then.
@@ -240,9 +246,33 @@ func tested(s Spec) map[string]Tree {
 		t["sendmsg"] = except(2, unix.MSG_FASTOPEN, noFastOpen, unix.MSG_FASTOPEN)
 		t["sendmmsg"] = except(3, unix.MSG_FASTOPEN, noFastOpen, unix.MSG_FASTOPEN)
 	}
+	if s.Net == NetLoopback {
+		for _, name := range []string{"connect", "bind", "listen"} {
+			t[name] = Tree{Verdict: Ask}
+		}
+		t["setsockopt"] = socketOptions
+	}
 	t["socket"] = socket
 	return t
 }
+
+// socketOptions are those that leave a connection where the supervisor made it
+// lead. Closed: devices to bind to; a source route and headers of IPv6, which
+// send packets elsewhere; groups to join, which the host's network hears of; a
+// connect that is only made when something is sent (TCP_FASTOPEN_CONNECT),
+// when another may listen there.
+var socketOptions = Tree{Verdict: Fail(unix.ENOPROTOOPT), Arg: 1, Mask: all, Branches: []Branch{
+	{unix.SOL_SOCKET, except(2, all, Fail(unix.EPERM), unix.SO_BINDTODEVICE, unix.SO_BINDTOIFINDEX)},
+	{unix.IPPROTO_TCP, except(2, all, Fail(unix.EOPNOTSUPP), unix.TCP_FASTOPEN_CONNECT, unix.TCP_REPAIR)},
+	{unix.IPPROTO_IP, only(2, all, Fail(unix.ENOPROTOOPT), unix.IP_TOS, unix.IP_TTL, unix.IP_RECVTTL, unix.IP_RECVTOS,
+		unix.IP_PKTINFO, unix.IP_MTU_DISCOVER, unix.IP_RECVERR, unix.IP_MINTTL, unix.IP_FREEBIND,
+		unix.IP_BIND_ADDRESS_NO_PORT, unix.IP_LOCAL_PORT_RANGE)},
+	{unix.IPPROTO_IPV6, only(2, all, Fail(unix.ENOPROTOOPT), unix.IPV6_V6ONLY, unix.IPV6_UNICAST_HOPS, unix.IPV6_TCLASS,
+		unix.IPV6_RECVTCLASS, unix.IPV6_RECVPKTINFO, unix.IPV6_RECVHOPLIMIT, unix.IPV6_MTU_DISCOVER, unix.IPV6_RECVERR,
+		unix.IPV6_DONTFRAG, unix.IPV6_AUTOFLOWLABEL, unix.IPV6_MINHOPCOUNT)},
+	{unix.SOL_NETLINK, Tree{Verdict: Allow}},
+	{unix.SOL_TLS, Tree{Verdict: Allow}},
+}}
 
 // table is the whole policy for a spec, by name, before Spec.Allow.
 func table(s Spec) map[string]Tree {
