@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -120,26 +122,7 @@ func TestLoopback_NoNamespace(t *testing.T) {
 func TestProxy(t *testing.T) {
 	p := newPlace(t)
 	p.image("workloads")
-	dir, err := os.MkdirTemp("", "proxy")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	uid, gid, _ := bed.User(t)
-	socket := filepath.Join(dir, "p.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	for _, path := range []string{dir, socket} {
-		if err := os.Chown(path, uid, gid); err != nil {
-			t.Fatal(err)
-		}
-	}
-	go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, "proxy was asked %s %s\n", r.Method, r.URL)
-	}))
+	socket := standInProxy(t).path
 	for name, start := range map[string]string{
 		"container": `eval "$(fence env)"; apptainer exec --bind ` + socket + `:/.fence/proxy.sock img.sif /.fence/fence --policy proxy -- `,
 		"node":      `fence --net proxy=` + socket + ` --why "a test" -- `,
@@ -173,7 +156,7 @@ except ChildProcessError:
 		}
 	}
 	for says, flags := range map[string]string{
-		"no such file":       `--net proxy=` + dir + `/none --why w`,
+		"no such file":       `--net proxy=` + socket + `.none --why w`,
 		"it is not a socket": `--net proxy=/etc/passwd --why w`,
 	} {
 		if r := p.sh(`fence ` + flags + ` -- echo ran`); r.code != 125 || r.stdout != "" || !strings.Contains(r.stderr, says) {
@@ -187,25 +170,7 @@ except ChildProcessError:
 func TestNetworks_Gate(t *testing.T) {
 	p := newPlace(t)
 	p.listener()
-	dir, err := os.MkdirTemp("", "proxy")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	socket := filepath.Join(dir, "p.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	uid, gid, _ := bed.User(t)
-	for _, path := range []string{dir, socket} {
-		if err := os.Chown(path, uid, gid); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// It refuses all: what must be let through is named by nobody here.
-	go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Error(w, "not on the list", http.StatusForbidden) }))
+	socket := standInProxy(t).path // it lets no tunnel through
 	const probe, bind = `/.fence/probe --canary - `, `--bind /proj/team --bind $PWD/bin:/.fence:ro `
 	for mode, with := range map[string]string{"loopback": "", "proxy": "--proxy /.fence/proxy.sock"} {
 		p.ends(p.sh(`apptainer exec `+bind+` --bind `+socket+`:/srv/proxy.sock img.sif `+probe+strings.ReplaceAll(with, "/.fence", "/srv")+` <c.json >before.json`), 0, 3)
@@ -221,4 +186,110 @@ func TestNetworks_Gate(t *testing.T) {
 			t.Errorf("%s is let pass as strict: exit code %d", mode, r.code)
 		}
 	}
+}
+
+// What ordinary clients ask for arrives at the proxy, by nothing but the
+// variables that mode proxy sets. The proxy here answers itself, so that no
+// name is looked up by anyone.
+func TestProxy_Clients(t *testing.T) {
+	bed.Require(t, "workloads")
+	p := newPlace(t)
+	p.image("workloads")
+	socket := standInProxy(t)
+	script := func(name, text string) string {
+		p.write(name, text, 0o644)
+		return "--bind $PWD/" + name + ":/" + name + " "
+	}
+	binds := script("Get.java", `
+import java.io.*;
+import java.net.*;
+public class Get {
+    public static void main(String[] a) throws Exception {
+        try (InputStream in = new URL("http://java.test/x").openStream()) { System.out.print(new String(in.readAllBytes())); }
+    }
+}`) + script("aio.py", `
+import asyncio, os, urllib.parse
+async def main():
+    proxy = urllib.parse.urlsplit(os.environ["http_proxy"])
+    r, w = await asyncio.open_connection(proxy.hostname, proxy.port)
+    w.write(b"CONNECT asyncio.test:443 HTTP/1.1\r\nHost: asyncio.test:443\r\n\r\n")
+    print((await r.readline()).decode().strip())
+asyncio.run(main())`)
+	for _, tc := range []struct{ name, run, asked string }{
+		{"curl", `curl -sS http://curl.test/x`, "GET http://curl.test/x"},
+		{"curl, https", `curl -sS https://curl.test/x`, "CONNECT curl.test:443"},
+		{"git", `git ls-remote http://git.test/r.git`, "GET http://git.test/r.git/info/refs"},
+		{"pip", `pip download -q --no-deps --disable-pip-version-check --index-url http://pip.test/simple --trusted-host pip.test nosuch -d /tmp`, "GET http://pip.test/simple/nosuch/"},
+		{"python", `python3 -c "import urllib.request; print(urllib.request.urlopen('http://python.test/x').read().decode())"`, "GET http://python.test/x"},
+		{"asyncio", `python3 /aio.py`, "CONNECT asyncio.test:443"},
+		{"npm", `npm view --registry http://npm.test --fetch-retries=0 nosuch`, "GET http://npm.test/nosuch"},
+		{"go", `cd /tmp && GOFLAGS=-mod=mod GOCACHE=/tmp/c GOMODCACHE=/tmp/m GONOSUMDB=* GOPROXY=http://go.test go list -m example.test/x@v1.0.0`, "GET http://go.test/example.test/x/@v/v1.0.0.info"},
+		{"cargo", `mkdir -p /tmp/c/src && cd /tmp/c && touch src/lib.rs && printf '[package]\nname="c"\nversion="0.1.0"\n[dependencies]\nx={version="1",registry="r"}\n' >Cargo.toml && mkdir .cargo && printf '[registries.r]\nindex="http://cargo.test/r.git"\n' >.cargo/config.toml && CARGO_HOME=/tmp/h cargo metadata`, "GET http://cargo.test/r.git/info/refs"},
+		{"java", `java /Get.java`, "GET http://java.test/x"},
+		{"apt", `apt-get -o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts=/dev/null -o Debug::NoLocking=1 -o Dir::Cache=/tmp download --print-uris nosuch; /usr/lib/apt/apt-helper download-file http://apt.test/x /tmp/x`, "GET http://apt.test/x"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := place{t, p.dir}
+			p.write("run.sh", tc.run+"\n", 0o644)
+			r := p.sh(`eval "$(fence env)"; apptainer exec ` + binds + `--bind $PWD/run.sh:/run.sh --bind ` + socket.path + `:/.fence/proxy.sock img.sif ` +
+				`/.fence/fence --policy proxy --read /run.sh --read /Get.java --read /aio.py --why "the test's" -- sh /run.sh </dev/null`)
+			if !socket.was(tc.asked) {
+				t.Errorf("the proxy was not asked %s, but %q\n%s%s", tc.asked, socket.all(), r.stdout, r.stderr)
+			}
+		})
+	}
+}
+
+// proxy is a stand-in: it keeps what it was asked and answers everything itself.
+type proxy struct {
+	path  string
+	lock  sync.Mutex
+	asked []string
+}
+
+func standInProxy(t *testing.T) *proxy {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "proxy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	p := &proxy{path: filepath.Join(dir, "p.sock")}
+	l, err := net.Listen("unix", p.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	uid, gid, _ := bed.User(t)
+	for _, path := range []string{dir, p.path} {
+		if err := os.Chown(path, uid, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked := r.Method + " " + r.URL.String()
+		if r.Method == http.MethodConnect {
+			asked = "CONNECT " + r.Host
+		}
+		p.lock.Lock()
+		p.asked = append(p.asked, asked)
+		p.lock.Unlock()
+		if r.Method == http.MethodConnect {
+			http.Error(w, "not on the list", http.StatusForbidden)
+			return
+		}
+		fmt.Fprintf(w, "proxy was asked %s\n", asked)
+	}))
+	return p
+}
+
+func (p *proxy) all() []string {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	return slices.Clone(p.asked)
+}
+
+// was reports whether the proxy was asked this, whatever the query.
+func (p *proxy) was(asked string) bool {
+	return slices.ContainsFunc(p.all(), func(s string) bool { before, _, _ := strings.Cut(s, "?"); return before == asked })
 }
