@@ -36,7 +36,7 @@ func TestReadme_Commands(t *testing.T) {
 		name, _, _ := strings.Cut(strings.TrimSpace(block), "\n")
 		t.Run(name, func(t *testing.T) {
 			p := place{t, p.dir}
-			if strings.Contains(block, "pip install") {
+			if strings.Contains(block, "pip install") || strings.Contains(block, "python3 -m") {
 				bed.Require(t, "workloads")
 				p.image("workloads")
 				defer p.image("debian")
