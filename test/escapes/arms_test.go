@@ -24,6 +24,8 @@ type tools struct {
 	setuid, filecaps    string // copies of attempt that would gain something; "" if only root can make them
 	cgroup              string // a control group that the user may write to; "" if there is none
 	neighbour           int
+	more                []string // flags of fence in the namespace form
+	run                 string   // of several in one arm, its name
 }
 
 // build makes the programs once for a test.
@@ -169,13 +171,13 @@ func (b tools) drive(t *testing.T, arm int, list []wire.Row, flags ...string) ma
 		spec.Attempt, fence, spec.Base = "/.fence/attempt", "/.fence/fence", "/tmp/escapes"
 		spec.Args = map[string]string{"neighbour": fmt.Sprint(b.neighbour)}
 	} else {
-		spec.Base = filepath.Join(b.dir, fmt.Sprint("arm", arm))
+		spec.Base = filepath.Join(b.dir, fmt.Sprint("arm", arm, b.run))
 	}
 	switch arm {
 	case landlockOnly:
 		spec.Prefix = []string{b.arm, "landlock", "-write", "{work}", "-except", "{hidden}", "--"}
 	case namespace, boxNamespace:
-		spec.Prefix = []string{fence, "--form", "namespace", "--hide", "{hidden}", "--"}
+		spec.Prefix = append(append([]string{fence, "--form", "namespace", "--hide", "{hidden}"}, b.more...), "--")
 	case bare, boxBare:
 		spec.Prefix = append(append([]string{fence, "--form", "bare", "--hide", "{hidden}"}, accepts...), "--")
 	}
