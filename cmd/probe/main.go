@@ -105,7 +105,7 @@ func readReport(name string) (probe.Report, error) {
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return probe.Report{}, cli.Usagef("", "reading a report: %w", err)
+			return probe.Report{}, cli.Usagef("'probe > FILE' writes a report", "reading a report: %w", err)
 		}
 		defer f.Close()
 		in, shown = f, name

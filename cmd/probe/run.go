@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"time"
 
@@ -92,7 +93,11 @@ func runCommand(c *urfave.Context) error {
 	case errors.Is(err, context.Canceled):
 		return &cli.Error{Code: cli.Unknown, Err: err}
 	case err != nil:
-		return unknown(err, "")
+		hint := ""
+		if o.Canary != "" && (errors.Is(err, fs.ErrNotExist) || errors.As(err, new(*probe.SchemaError))) {
+			hint = "'probe listen --canary FILE' of this version writes it, and goes on running"
+		}
+		return unknown(err, hint)
 	}
 	if r.Run.Label == "" {
 		r.Run.Label = probe.GuessLabel(r)

@@ -95,10 +95,10 @@ func (p place) log(pattern string) string {
 	return string(data)
 }
 
-// In the shared project as in a folder below the home, which the fenced
-// container knows nothing of.
+// In the shared project, as in folders that the fenced container knows nothing
+// of or has others in place of.
 func TestExamples_Reach(t *testing.T) {
-	for name, dir := range map[string]func(testing.TB) string{"project": bed.SharedDir, "home": bed.HomeDir} {
+	for name, dir := range map[string]func(testing.TB) string{"project": bed.SharedDir, "home": bed.HomeDir, "the node's /tmp": bed.TempDir} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := placeIn(t, dir).examples()
