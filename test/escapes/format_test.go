@@ -159,11 +159,7 @@ func (p parsed) compare(r wire.Result, arm, abi int) []string {
 			wrong = append(wrong, fmt.Sprintf("%s: %s, want %s", s.name, got, s.want[arm]))
 		}
 	}
-	// The control arm once showed no change in the sibling, in about ten runs,
-	// and the cause is not known. Until it is, that alone is no failure: the
-	// steps are held to their exact errno, and a change behind the fence is one.
-	early := r.Row == "sibling" && len(r.Changed) == 0
-	if !early && !slices.Equal(r.Changed, p.changed[arm]) {
+	if !slices.Equal(r.Changed, p.changed[arm]) {
 		wrong = append(wrong, fmt.Sprintf("changed: %q, want %q\n%s", r.Changed, p.changed[arm], strings.Join(r.Details, "\n")))
 	}
 	if len(wrong) > 0 && r.Said != "" {

@@ -75,16 +75,24 @@ static void everybody(void)
 
 static void traceme(void) { did("traceme", SYS(ptrace, PTRACE_TRACEME, 0, 0, 0)); }
 
+/* release waits until a traced process has stopped for us, and lets it go. A signal that it was
+ * about to take stops it first: let go there it would lose that signal and then stop, for good, for
+ * us who are gone. */
+static void release(int event)
+{
+	int status;
+	while (waitpid(PID, &status, __WALL) == PID && WIFSTOPPED(status) && (event ? status >> 16 != event : WSTOPSIG(status) != SIGSTOP))
+		SYS(ptrace, PTRACE_CONT, PID, 0L, (long)WSTOPSIG(status));
+	SYS(ptrace, PTRACE_DETACH, PID, 0, 0);
+}
+
 static void trace(void)
 {
-	if (did("attach", SYS(ptrace, PTRACE_ATTACH, PID, 0, 0)) >= 0) {
-		waitpid(PID, NULL, __WALL);
-		SYS(ptrace, PTRACE_DETACH, PID, 0, 0);
-	}
+	if (did("attach", SYS(ptrace, PTRACE_ATTACH, PID, 0, 0)) >= 0)
+		release(0);
 	if (did("seize", SYS(ptrace, PTRACE_SEIZE, PID, 0, 0)) >= 0) {
 		SYS(ptrace, PTRACE_INTERRUPT, PID, 0, 0);
-		waitpid(PID, NULL, __WALL);
-		SYS(ptrace, PTRACE_DETACH, PID, 0, 0);
+		release(PTRACE_EVENT_STOP);
 	}
 	in_child("traceme", traceme);
 }
