@@ -121,21 +121,30 @@ func landlockABI(t *testing.T) int {
 	return abi
 }
 
-// without drops the steps whose fixtures only root can make, or that there are not in a container,
-// and what only x86-64 has.
+// without drops the steps whose fixtures are not there.
 func (b tools) without(t *testing.T, p parsed, arm int) parsed {
 	t.Helper()
-	p.steps = slices.DeleteFunc(slices.Clone(p.steps), func(s step) bool {
-		box := arm >= boxNone
-		if s.name == "run-setuid" && (box || b.setuid == "") || s.name == "run-filecaps" && (box || b.filecaps == "") ||
-			s.name == "cgroup.procs" && (box || b.cgroup == "") {
-			if !box {
-				t.Logf("not run: %s, for which only root can make the fixture", s.name)
-			}
-			return true
+	p = there(p, arm, machine())
+	p.steps = slices.DeleteFunc(p.steps, func(s step) bool {
+		lacks := s.name == "run-setuid" && b.setuid == "" || s.name == "run-filecaps" && b.filecaps == "" || s.name == "cgroup.procs" && b.cgroup == ""
+		if lacks {
+			t.Logf("not run: %s, for which only root can make the fixture", s.name)
 		}
-		return runtime.GOARCH != "amd64" && slices.Contains([]string{"11", "12"}, p.row) ||
-			runtime.GOARCH != "amd64" && slices.Contains([]string{"modify_ldt", "iopl", "ioperm"}, s.name)
+		return lacks
+	})
+	return p
+}
+
+// machine is this one's architecture as uname(2) has it.
+func machine() string {
+	return map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+}
+
+// there drops the steps whose fixtures there are not in a container, and what only x86-64 has.
+func there(p parsed, arm int, machine string) parsed {
+	p.steps = slices.DeleteFunc(slices.Clone(p.steps), func(s step) bool {
+		return arm >= boxNone && slices.Contains([]string{"run-setuid", "run-filecaps", "cgroup.procs"}, s.name) ||
+			machine != "x86_64" && (p.row == "11" || p.row == "12" || slices.Contains([]string{"modify_ldt", "iopl", "ioperm"}, s.name))
 	})
 	return p
 }
