@@ -96,7 +96,7 @@ func TestImages(t *testing.T) {
 func TestNeighbourKeepsPrivateFilesPrivate(t *testing.T) {
 	Require(t, "users", "site")
 	if os.Geteuid() != 0 {
-		t.Skip("only root can be two people")
+		Missing(t, "root: only root can be two people")
 	}
 	for _, path := range []string{ProjectPrivate, ProjectHidden} {
 		output(t, Neighbour(t, "cat", path))
@@ -113,7 +113,7 @@ func TestNeighbourKeepsPrivateFilesPrivate(t *testing.T) {
 func TestLimits(t *testing.T) {
 	Require(t, "nonet")
 	if os.Geteuid() != 0 {
-		t.Skip("only root can set limits")
+		Missing(t, "root: only root can set limits")
 	}
 	uid, _, _ := User(t)
 	if got := output(t, NoNetns(t, "id", "-u")); got != fmt.Sprintln(uid) {
