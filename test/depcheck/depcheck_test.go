@@ -34,6 +34,7 @@ var layer = map[string]int{
 	"fence/pkg/nodecheck":            2,
 	"fence/pkg/sandbox":              2,
 	"fence/pkg/probe":                2,
+	"fence/pkg/session":              2,
 	"fence/pkg/status":               3,
 }
 

@@ -1,0 +1,454 @@
+package session
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Domain is a fence of the session: its name and the flags of its launch.
+type Domain struct {
+	Name, Policy string
+	Flags        []string
+}
+
+// Options are what a broker is started with.
+type Options struct {
+	Domains  []Domain
+	Channel  int  // a listening socket, or a connected one over which connections come
+	Outside  bool // peers that are in this PID namespace are inside the container
+	Lifeline int  // a pipe, socket or pidfd: when it ends, the session does; -1: none
+}
+
+type broker struct {
+	Options
+	r       *reaper
+	domains []*domain
+	listens bool
+	ending  chan error // why the session ends; nil: as it was told
+}
+
+type domain struct {
+	Domain
+	b       *broker
+	c       *conn
+	pid     int
+	exited  chan struct{} // its leader has been reaped
+	gone    chan struct{} // and all that it left
+	devpts  int           // the folder of its terminals, -1: none
+	fence   json.RawMessage
+	mu      sync.Mutex
+	runs    map[uint64]*run
+	last    uint64
+	state   string
+	why     string
+	started bool
+}
+
+type run struct {
+	news            chan news // one of each kind: nobody waits for room
+	started, failed bool
+}
+
+// Serve starts the domains and does what clients ask for until the caller is
+// gone, or tells it to end. Nothing of the session is left when it returns.
+func Serve(o Options) error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return os.NewSyscallError("prctl(PR_SET_DUMPABLE)", err)
+	}
+	// What the container's runtime inherited is nothing for us.
+	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return os.NewSyscallError("close_range", err)
+	}
+	listens, err := unix.GetsockoptInt(o.Channel, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	if family, e := unix.GetsockoptInt(o.Channel, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || e != nil || family != unix.AF_UNIX {
+		return &Error{CodeUsage, "--stdio: descriptor 0 is not a Unix socket", "a harness passes one end of a socketpair, or let fence do it: fence serve --socket PATH -- apptainer exec ... fence serve --stdio ..."}
+	}
+	r, err := newReaper()
+	if err != nil {
+		return err
+	}
+	b := &broker{Options: o, r: r, listens: listens != 0, ending: make(chan error, 1)}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	go func() { <-stop; b.end(nil) }()
+	if o.Lifeline >= 0 {
+		go func() { b.end(watch(o.Lifeline)) }()
+	}
+	if !b.listens { // seen also while the domains start
+		go func() { b.end(hangup(o.Channel)) }()
+	}
+	if err = b.launchAll(); err == nil {
+		r.keep()
+		go b.serve()
+		err = <-b.ending
+	}
+	var all sync.WaitGroup
+	for _, d := range b.domains {
+		all.Go(func() { d.end("ended", "the session ended") })
+	}
+	all.Wait()
+	return err
+}
+
+func (b *broker) end(err error) {
+	select {
+	case b.ending <- err:
+	default:
+	}
+}
+
+// watch returns when the other side of fd is gone: a pidfd becomes readable
+// then, a pipe or a socket has its end.
+func watch(fd int) error {
+	for {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		if _, err := unix.Poll(fds, -1); err == unix.EINTR {
+			continue
+		} else if err != nil {
+			return os.NewSyscallError("poll", err)
+		}
+		n, err := unix.Read(fd, make([]byte, 64))
+		if n <= 0 && err != unix.EAGAIN && err != unix.EINTR {
+			return nil
+		}
+	}
+}
+
+func hangup(fd int) error {
+	for {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		if _, err := unix.Poll(fds, -1); err != unix.EINTR {
+			return os.NewSyscallError("poll", err)
+		}
+	}
+}
+
+func (b *broker) launchAll() error {
+	errs := make([]error, len(b.Domains))
+	var all sync.WaitGroup
+	for i, spec := range b.Domains {
+		d := &domain{Domain: spec, b: b, devpts: -1, state: "alive", runs: map[uint64]*run{}, exited: make(chan struct{}), gone: make(chan struct{})}
+		b.domains = append(b.domains, d)
+		all.Go(func() { errs[i] = d.launch() })
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	select {
+	case err := <-b.ending:
+		b.end(err)
+	default:
+	}
+	return nil
+}
+
+// launch is an ordinary launch of fence. Its command is fence again, started
+// anew: the Go runtime makes threads from one that is not fenced.
+func (d *domain) launch() error {
+	c, theirs, err := pair(maxNews)
+	if err != nil {
+		return err
+	}
+	d.c = c
+	var ends [4]int // read and write ends of the status line and of stderr
+	for i := 0; i < 4; i += 2 {
+		if err := unix.Pipe2(ends[i:i+2], unix.O_CLOEXEC); err != nil {
+			return os.NewSyscallError("pipe2", err)
+		}
+	}
+	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	argv := slices.Concat([]string{"fence", "--policy", d.Policy}, d.Flags,
+		[]string{"--keep-fd", fmt.Sprint(leaderFD), "--status-fd", fmt.Sprint(leaderFD + 1), "--why", "the session's channel to its leader", "--", "/proc/self/exe", "leader"})
+	// A regular file or terminal of ours would be opened by the fence's rules.
+	files := []uintptr{uintptr(null), uintptr(null), uintptr(ends[3]), uintptr(theirs), uintptr(ends[1])}
+	exit := 0
+	pid, err := d.b.r.start("/proc/self/exe", argv, &syscall.ProcAttr{Env: os.Environ(), Files: files, Sys: &syscall.SysProcAttr{Setsid: true}},
+		func(ws unix.WaitStatus, ru *unix.Rusage) {
+			exit = exitOf(ws, ru).Code
+			close(d.exited)
+		})
+	closeAll([]int{theirs, ends[1], ends[3], null})
+	status, said := os.NewFile(uintptr(ends[0]), "status"), os.NewFile(uintptr(ends[2]), "stderr")
+	if err != nil {
+		status.Close()
+		said.Close()
+		return &Error{CodeNotRun, fmt.Sprintf("domain %s: starting fence: %v", d.Name, err), ""}
+	}
+	d.pid, d.started = pid, true
+	var text bytes.Buffer
+	heard := make(chan struct{})
+	go func() {
+		_, _ = io.CopyN(&text, said, 8<<10)
+		close(heard)
+		_, _ = io.Copy(io.Discard, said)
+		said.Close()
+	}()
+	// Its other side closes when the leader is executed, or nothing is.
+	line, err := io.ReadAll(io.LimitReader(status, 1<<20))
+	status.Close()
+	var n news
+	if err == nil && len(line) > 0 {
+		_ = c.f.SetReadDeadline(time.Now().Add(patience))
+		_, err = c.recv(&n)
+		_ = c.f.SetReadDeadline(time.Time{})
+	}
+	if err == nil && n.Ready && json.Valid(line) {
+		d.fence = bytes.TrimSpace(line)
+		if n.TTY {
+			d.devpts = d.terminals()
+		}
+		go d.listen()
+		return nil
+	}
+	d.b.r.with(pid, func(*proc) { _ = unix.Kill(pid, unix.SIGKILL) })
+	<-d.exited
+	<-heard
+	return d.refused(exit, text.String())
+}
+
+// refused is what the launch said, as an error of the session's.
+func (d *domain) refused(exit int, said string) *Error {
+	e := errorf(CodeNotRun, "domain %s: its fence ended with %d", d.Name, exit)
+	if exit == CodeUsage {
+		e.Code = exit
+	}
+	for line := range strings.Lines(said) {
+		line = strings.TrimSpace(line)
+		if text, ok := strings.CutPrefix(line, "fence: "); ok {
+			e.Text = "domain " + d.Name + ": " + strings.ReplaceAll(text, ", and the command was not run", "")
+		} else if hint, ok := strings.CutPrefix(line, "hint: "); ok {
+			e.Hint += hint + "\n"
+		}
+	}
+	return e
+}
+
+// listen believes the leader for its own commands: each starts once and ends
+// once. Anything else, and any descriptor, and the domain is lost.
+func (d *domain) listen() {
+	for {
+		var n news
+		fds, err := d.c.recv(&n)
+		closeAll(fds)
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
+			d.end("lost", "its leader was killed")
+			return
+		}
+		if err != nil || len(fds) > 0 || !d.take(n) {
+			d.end("lost", "its leader said what none says")
+			return
+		}
+	}
+}
+
+func (d *domain) take(n news) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := d.runs[n.ID]
+	switch {
+	case r == nil || n.Ready || n.TTY:
+		return false
+	case n.Started && n.Failed == nil && n.Exit == nil && !r.started:
+		r.started = true
+	case n.Failed != nil && !n.Started && n.Exit == nil && !r.started && n.Failed.Code > 0 && n.Failed.Code < 128:
+		delete(d.runs, n.ID)
+	case n.Exit != nil && !n.Started && n.Failed == nil && r.started && n.Exit.Code >= 0 && n.Exit.Code < 256 && n.Exit.Signal >= 0 && n.Exit.Signal <= 64 &&
+		!n.Exit.TimedOut && n.Exit.Reason == "":
+		delete(d.runs, n.ID)
+	default:
+		return false
+	}
+	r.news <- n
+	return true
+}
+
+// end ends all of the domain and returns when it is gone. The leader is asked
+// to take the others along; then it is killed, and so is what it left, which
+// has come to us.
+func (d *domain) end(state, why string) {
+	d.mu.Lock()
+	first := d.state == "alive"
+	if first {
+		d.state, d.why = state, why
+	}
+	d.mu.Unlock()
+	if !first {
+		<-d.gone
+		return
+	}
+	defer close(d.gone)
+	if !d.started {
+		return
+	}
+	if state == "ended" && d.c.send(order{End: true}) == nil {
+		select {
+		case <-d.exited:
+		case <-time.After(patience):
+		}
+	}
+	d.b.r.with(d.pid, func(*proc) { _ = unix.Kill(d.pid, unix.SIGKILL) })
+	<-d.exited
+	d.c.close()
+	if d.devpts >= 0 {
+		unix.Close(d.devpts)
+	}
+	if !d.b.r.sweep() {
+		d.b.end(&Error{CodeLost, "what was left of the domain " + d.Name + " could not be killed: the session ends", ""})
+	}
+}
+
+func (d *domain) status() DomainStatus {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return DomainStatus{Name: d.Name, Policy: d.Policy, State: d.state, Why: d.why, Running: len(d.runs), TTY: d.devpts >= 0, Fence: d.fence}
+}
+
+func (b *broker) named(name string) (*domain, *Error) {
+	var names []string
+	for _, d := range b.domains {
+		if d.Name == name || name == "" && len(b.domains) == 1 {
+			if s := d.status(); s.State != "alive" {
+				return nil, d.over()
+			}
+			return d, nil
+		}
+		names = append(names, d.Name)
+	}
+	if name == "" {
+		return nil, &Error{CodeUsage, "the session has several domains: " + strings.Join(names, ", "), "name one: --domain " + names[0]}
+	}
+	return nil, &Error{CodeUsage, fmt.Sprintf("the session has no domain %q", name), "it has " + strings.Join(names, ", ")}
+}
+
+func (d *domain) over() *Error {
+	s := d.status()
+	return errorf(CodeLost, "the domain %s is %s: %s", d.Name, s.State, s.Why)
+}
+
+// serve takes connections until there are none any more.
+func (b *broker) serve() {
+	if b.listens {
+		for {
+			fd, _, err := unix.Accept4(b.Channel, unix.SOCK_CLOEXEC)
+			switch err {
+			case nil:
+				b.connect(fd)
+			case unix.EINTR, unix.ECONNABORTED:
+			case unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:
+				_, _ = unix.Poll([]unix.PollFd{{Fd: int32(b.Channel), Events: unix.POLLIN}}, 10)
+			default:
+				b.end(os.NewSyscallError("accept", err))
+				return
+			}
+		}
+	}
+	c, err := newConn(b.Channel, maxNews)
+	for err == nil {
+		var q request
+		var fds []int
+		if fds, err = c.recv(&q); err == nil && q.Connect && len(fds) == 1 {
+			b.connect(fds[0])
+		} else {
+			closeAll(fds)
+		}
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
+		err = nil // the caller is gone
+	}
+	b.end(err)
+}
+
+func (b *broker) connect(fd int) {
+	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	inside := err != nil || b.Outside && peer.Pid > 0
+	c, err := newConn(fd, maxRequest)
+	if err != nil {
+		return
+	}
+	go func() {
+		defer c.close()
+		_ = c.f.SetReadDeadline(time.Now().Add(patience))
+		var q request
+		fds, failed := b.greet(c, inside, &q)
+		_ = c.f.SetReadDeadline(time.Time{})
+		defer func() { closeAll(fds) }()
+		switch {
+		case failed != nil:
+		case q.Status:
+			_ = c.send(reply{Status: b.status()})
+			return
+		case q.End != "":
+			d, e := b.named(q.End)
+			if failed = e; e == nil {
+				d.end("ended", "a client ended it")
+				_ = c.send(reply{Ended: true})
+				return
+			}
+		case q.Run != nil:
+			if err := q.Run.check(); !errors.As(err, &failed) {
+				var d *domain
+				if d, failed = b.named(q.Run.Domain); failed == nil {
+					given := fds
+					fds = nil
+					d.run(c, q.Run, given)
+					return
+				}
+			}
+		default:
+			failed = errorf(CodeUsage, "a request without one")
+		}
+		if failed.Code != 0 { // else there is nobody to tell
+			_ = c.send(reply{Error: failed})
+		}
+	}()
+}
+
+// greet exchanges the versions and reads the request. Each side says its own
+// first, so that the other can say what is the matter.
+func (b *broker) greet(c *conn, inside bool, q *request) ([]int, *Error) {
+	body, fds, err := c.frame()
+	closeAll(fds)
+	var h hello
+	if err != nil || json.Unmarshal(body, &h) != nil || c.send(hello{Schema}) != nil {
+		return nil, &Error{}
+	}
+	if h.Schema != Schema {
+		return nil, errorf(CodeUsage, "this session speaks %s, the client %.40q", Schema, h.Schema)
+	}
+	if inside {
+		return nil, errorf(CodeUsage, "this session does what is asked from outside its container only")
+	}
+	if fds, err = c.recv(q); err != nil {
+		return nil, errorf(CodeUsage, "the request: %v", err)
+	}
+	return fds, nil
+}
+
+func (b *broker) status() *Status {
+	s := &Status{Schema: Schema, Peers: "any", Domains: []DomainStatus{}}
+	if b.Outside {
+		s.Peers = "outside"
+	}
+	for _, d := range b.domains {
+		s.Domains = append(s.Domains, d.status())
+	}
+	return s
+}
