@@ -31,6 +31,8 @@ Subcommands, always the first word:
   fence check      what this node can enforce, and which policies run here
   fence explain    what a policy comes to here: the same flags, runs nothing
   fence policies   the built-in policies, or one of them
+  fence serve      a session: several commands, one fence that stays up
+  fence run        a command in a session; fence put and fence get: files
 
 A policy of your own is a TOML file that starts from a built-in one:
   version = 1
@@ -63,12 +65,12 @@ func commands() *urfave.App {
 		HideHelpCommand: true,
 		Action: func(c *urfave.Context) error {
 			hint := "fence -- " + c.Args().First() + " runs it as a command"
-			if s := cli.Suggest(c.Args().First(), []string{"env", "check", "explain", "policies"}); s != "" {
+			if s := cli.Suggest(c.Args().First(), []string{"env", "check", "explain", "policies", "serve", "run", "put", "get"}); s != "" {
 				hint = "did you mean fence " + s + "?\n" + hint
 			}
 			return cli.Usagef(hint, "%q is not a subcommand", c.Args().First())
 		},
-		Commands: []*urfave.Command{
+		Commands: append([]*urfave.Command{
 			{
 				Name:      "env",
 				Usage:     "print export lines for eval: apptainer exec then mounts nothing of the site",
@@ -132,7 +134,7 @@ flags or a policy that does not parse, 3 not all of it could be printed.`,
 Exit codes: 0 printed, 2 there is no such policy, 3 not all could be printed.`,
 				Action: printPolicies,
 			},
-		},
+		}, sessionCommands()...),
 	}
 }
 

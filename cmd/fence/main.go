@@ -28,6 +28,8 @@ func run(args []string) int {
 		return cli.Report(os.Stderr, "fence", start(options{form: "auto", statusFD: -1}, args[2:]))
 	case len(args) > 1 && strings.HasPrefix(args[1], "relay"):
 		return cli.Report(os.Stderr, "fence", relay.Main(args[1:]))
+	case len(args) > 1 && (args[1] == "leader" || args[1] == "inside"):
+		return cli.Report(os.Stderr, "fence", inSession(args[1:]))
 	case len(args) > 1 && !strings.HasPrefix(args[1], "-"):
 		return cli.Main(commands(), args)
 	}

@@ -79,6 +79,10 @@ func TestFullDisk(t *testing.T) {
 		"check":    {"", "--json"},
 		"explain":  {"--policy build --form auto", "--policy build --json"},
 		"policies": {"", "strict"},
+		"serve":    {"--help"},
+		"run":      {"--help"},
+		"put":      {"--help"},
+		"get":      {"--help"},
 	})
 }
 
