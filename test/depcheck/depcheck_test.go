@@ -133,7 +133,7 @@ var core = []string{"fence/pkg/policy", "fence/pkg/host", "fence/pkg/seccomp", "
 
 // The design says 2,500 with sessions to come; we are not there yet, and this
 // number goes up for a part of the design only (docs/decisions/006).
-const budget = 4600
+const budget = 4650
 
 func TestCoreCanBeReadInAnAfternoon(t *testing.T) {
 	total := 0
