@@ -380,6 +380,9 @@ var runtimes = strings.Fields(`futex nanosleep clock_nanosleep epoll_create1 epo
 	rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack set_robust_list rseq clone clone3 sched_getaffinity sched_yield tgkill
 	arch_prctl set_tid_address getrandom exit timer_create timer_settime timer_delete prctl(PR_SET_VMA)`)
 
+// waits are those of them by which its threads wait for each other.
+var waits = strings.Fields(`futex nanosleep clock_nanosleep epoll_pwait epoll_pwait2 sched_yield`)
+
 // infallible calls always succeed (getuid(2), "Errors"): what takes their
 // answer for an error code would be wrong.
 var infallible = strings.Fields(`getuid geteuid getgid getegid getpid gettid`)

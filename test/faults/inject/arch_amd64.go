@@ -21,3 +21,10 @@ func setRet(tid int, ret int64) error {
 	regs.Rax = uint64(ret)
 	return unix.PtraceSetRegs(tid, &regs)
 }
+
+// frame is where a thread is, and its innermost frame.
+func frame(tid int) (pc, fp uint64, err error) {
+	var regs unix.PtraceRegs
+	err = unix.PtraceGetRegs(tid, &regs)
+	return regs.Rip, regs.Rbp, err
+}

@@ -30,3 +30,11 @@ func setRet(tid int, ret int64) error {
 	regs.Regs[0] = uint64(ret)
 	return unix.PtraceSetRegSetArm64(tid, general, &regs)
 }
+
+// frame is where a thread is, and its innermost frame.
+func frame(tid int) (pc, fp uint64, err error) {
+	const general = 1 // NT_PRSTATUS
+	var regs unix.PtraceRegsArm64
+	err = unix.PtraceGetRegSetArm64(tid, general, &regs)
+	return regs.Pc, regs.Regs[29], err
+}

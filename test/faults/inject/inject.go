@@ -17,6 +17,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -75,6 +76,15 @@ type Call struct {
 	Address
 	Args string // other arguments, for people: the numbers differ from run to run
 	Ret  int64  // what it returned, -errno if it failed
+	Site Site
+}
+
+// Site is where in the program a call is made, and by which functions that was
+// reached: a hash of the return addresses. Whole is false where the chain of
+// frames ends early, as in what is no Go code.
+type Site struct {
+	Hash  uint64
+	Whole bool
 }
 
 func (c Call) String() string {
@@ -218,6 +228,32 @@ func read(tid int, addr uint64, n int) []byte {
 		return nil
 	}
 	return buf[:got]
+}
+
+// site follows the frame pointers of a thread.
+func site(tid int) Site {
+	pc, fp, err := frame(tid)
+	if err != nil {
+		return Site{}
+	}
+	h := fnv.New64a()
+	binary.Write(h, binary.NativeEndian, pc)
+	for range 100 {
+		if fp == 0 {
+			return Site{h.Sum64(), true}
+		}
+		f := read(tid, fp, 16) // the caller's frame, the address to return to
+		if len(f) < 16 {
+			break
+		}
+		h.Write(f[8:])
+		above := binary.NativeEndian.Uint64(f)
+		if above != 0 && above <= fp {
+			break
+		}
+		fp = above
+	}
+	return Site{h.Sum64(), false}
 }
 
 var names = func() map[uint64]string {

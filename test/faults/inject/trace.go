@@ -27,6 +27,7 @@ type tracer struct {
 
 type thread struct {
 	part    Thread
+	within  bool  // a call whose beginning was seen
 	call    int   // index of the call it is in, -1 if none
 	skipped bool  // the call it is in is not made
 	ret     int64 // and seems to return this
@@ -156,10 +157,13 @@ func (t *tracer) call(tid int, th *thread) error {
 		th.call = -1
 		return t.resume(tid, 0)
 	}
-	var info syscallInfo
-	if err := info.get(tid); err != nil {
-		return err
+	info := syscallInfo{op: opExit}
+	if !th.within || th.call >= 0 {
+		if err := info.get(tid); err != nil {
+			return err
+		}
 	}
+	th.within = info.op == opEntry
 	switch info.op {
 	case opEntry:
 		name := info.name()
@@ -182,7 +186,7 @@ func (t *tracer) call(tid int, th *thread) error {
 		if t.fault == nil {
 			th.call = len(t.result.Calls)
 			a.Nth = t.counts[a]
-			t.result.Calls = append(t.result.Calls, Call{Address: a, Args: info.others()})
+			t.result.Calls = append(t.result.Calls, Call{Address: a, Args: info.others(), Site: site(tid)})
 			break
 		}
 		if a.Path != t.fault.Path || t.counts[a] != t.fault.Nth {
