@@ -110,6 +110,10 @@ __attribute__((constructor)) static void enter(void)
 	sigset_t all, was;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &was);
-	u->net_err = pthread_create(&net_thread, NULL, make_net, NULL);
+	/* Not into net_err at once: the thread may have written there already. */
+	u->net_fd = -1;
+	int err = pthread_create(&net_thread, NULL, make_net, NULL);
+	if (err)
+		u->net_err = err;
 	pthread_sigmask(SIG_SETMASK, &was, NULL);
 }

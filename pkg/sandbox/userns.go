@@ -82,6 +82,9 @@ func joinNet() error {
 		return syscall.Errno(errno)
 	}
 	fd := int(C.fence_userns.net_fd)
+	if fd < 0 {
+		return errors.New("BUG: no network namespace and no reason")
+	}
 	defer unix.Close(fd)
 	return unix.Setns(fd, unix.CLONE_NEWNET)
 }
