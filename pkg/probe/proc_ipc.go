@@ -136,6 +136,29 @@ func ipcAbstract(s *site, target string) Finding {
 	return s.unixFinding(name, true)
 }
 
+// connectNamed connects to a path, or to an abstract name as the kernel prints
+// it: with @ for each NUL, and many programs fill the whole address with them.
+func connectNamed(fd int, name string) syscall.Errno {
+	if !strings.HasPrefix(name, "@") {
+		return errnoOf(unix.Connect(fd, &unix.SockaddrUnix{Name: name}))
+	}
+	e := unix.EINVAL
+	for _, as := range []string{"\x00" + name[1:], strings.ReplaceAll(name, "@", "\x00")} {
+		sa := unix.RawSockaddrUnix{Family: unix.AF_UNIX}
+		if len(as) > len(sa.Path) {
+			return e
+		}
+		for i := range len(as) {
+			sa.Path[i] = int8(as[i])
+		}
+		_, _, e = unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(2+len(as)))
+		if e != unix.ECONNREFUSED {
+			break
+		}
+	}
+	return e
+}
+
 // connectUnix connects to a Unix socket of whichever type it is, without
 // waiting, and hangs up.
 func connectUnix(name string) (call string, e syscall.Errno) {
@@ -144,9 +167,9 @@ func connectUnix(name string) (call string, e syscall.Errno) {
 		if err != nil {
 			return "socket", errnoOf(err)
 		}
-		err = unix.Connect(fd, &unix.SockaddrUnix{Name: name})
+		e = connectNamed(fd, name)
 		unix.Close(fd)
-		if e = errnoOf(err); e != unix.EPROTOTYPE {
+		if e != unix.EPROTOTYPE {
 			return "connect", e
 		}
 	}
