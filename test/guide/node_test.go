@@ -1,0 +1,72 @@
+package guide
+
+import (
+	"strings"
+	"testing"
+
+	"fence/test/bed"
+)
+
+// A job brings the variables of the container that it was sent from: a node
+// is taken for no container because of them, and hides what it always hides.
+func TestNode_VariablesOfAContainer(t *testing.T) {
+	p := placeIn(t, bed.HomeDir)
+	p.write("secret", "of home\n", 0o600)
+	file := p.path("secret")
+	if r := p.ok(p.sh("cat " + file)); r.stdout != "of home\n" {
+		t.Fatalf("control: %q", r.stdout)
+	}
+	for _, variable := range []string{"APPTAINER_CONTAINER=/x.sif", "APPTAINER_NAME=x.sif", "SINGULARITY_CONTAINER=/x.sif", "CH_RUNNING=Weird Al Yankovic", "container=oci", "KUBERNETES_SERVICE_HOST=10.0.0.1"} {
+		if r := p.sh("cd /; export '" + variable + "'; fence -- cat " + file); r.code != 1 || !strings.Contains(r.stderr, "No such file") {
+			t.Errorf("%s: exit code %d, %q\n%s", variable, r.code, r.stdout, r.stderr)
+		}
+		// And FENCE_POLICY counts.
+		if r := p.sh("cd /; export '" + variable + "'; FENCE_POLICY=nosuch fence -- true"); r.code != 2 {
+			t.Errorf("%s: FENCE_POLICY was not read: exit code %d\n%s", variable, r.code, r.stderr)
+		}
+	}
+}
+
+// Standard descriptors that are no file, pipe or terminal of the session.
+func TestNode_Descriptors(t *testing.T) {
+	p := newPlace(t)
+	bed.Require(t, "workloads")
+	p.image("workloads")
+	p.write("fds.py", `
+import os, pty, socket, subprocess, sys
+fence = sys.argv[1:] + ["--"]
+def run(stdin, *cmd, **kw):
+    r = subprocess.run(fence + list(cmd), stdin=stdin, capture_output=True, text=True, **kw)
+    return r.returncode, r.stdout.strip(), r.stderr.split("\n")[0][-60:]
+memory = os.memfd_create("x"); os.write(memory, b"in memory\n"); os.lseek(memory, 0, 0)
+print("memfd", run(memory, "cat"))
+for family, kind in ((socket.AF_INET, socket.SOCK_STREAM), (socket.AF_INET, socket.SOCK_DGRAM), (socket.AF_INET6, socket.SOCK_STREAM)):
+    with socket.socket(family, kind) as s:
+        print("socket", run(s.fileno(), "true")[0])
+a, b = socket.socketpair(); b.send(b"by a pair\n"); b.close()
+print("pair", run(a.fileno(), "cat"))
+# The person's terminal controls the session, and standard input is another one.
+pid, mine = pty.fork()
+if pid == 0:
+    master, other = pty.openpty()
+    r = run(other, "sh", "-c", "echo typed </dev/tty >/dev/tty && echo reached || echo none")
+    os.write(1, repr(r).encode()); os._exit(0)
+out = b""
+while True:
+    try: data = os.read(mine, 1000)
+    except OSError: break
+    if not data: break
+    out += data
+os.waitpid(pid, 0)
+print("other terminal", eval(out)[1])
+`, 0o644)
+	for name, start := range map[string]string{
+		"node":      `python3 fds.py fence`,
+		"container": `eval "$(fence env)"; apptainer exec --bind $PWD/fds.py:/fds.py img.sif python3 /fds.py /.fence/fence`,
+	} {
+		r := p.ends(p.sh(start), 0)
+		if want := "memfd (0, 'in memory', '')\nsocket 125\nsocket 125\nsocket 125\npair (0, 'by a pair', '')\nother terminal none\n"; r.stdout != want {
+			t.Errorf("%s:\n%s\nwant\n%s%s", name, r.stdout, want, r.stderr)
+		}
+	}
+}
