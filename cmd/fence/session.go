@@ -34,7 +34,9 @@ func sessionCommands() []*urfave.Command {
 	timeout := &urfave.DurationFlag{Name: "timeout", Usage: "end it, and all of its process group, after `TIME`: SIGTERM, then SIGKILL", DefaultText: "none"}
 	grace := &urfave.DurationFlag{Name: "grace", Usage: "`TIME` between SIGTERM and SIGKILL", DefaultText: "2s"}
 	dir := func(usage string) urfave.Flag { return &urfave.StringFlag{Name: "dir", Usage: usage} }
-	list := func(name, usage string) urfave.Flag { return &urfave.StringSliceFlag{Name: name, Usage: usage} }
+	list := func(name, usage string) urfave.Flag {
+		return &urfave.StringSliceFlag{Name: name, Usage: usage, KeepSpace: true}
+	}
 	return []*urfave.Command{
 		{
 			Name:      "serve",
@@ -189,6 +191,17 @@ func domains(c *urfave.Context) ([]session.Domain, error) {
 		}
 		all[i].Flags = append(all[i].Flags, "--"+flag+"="+value)
 	}
+	// The launch gets a reason for the session's own descriptor, which must
+	// not stand for anything else.
+	for _, d := range all {
+		opens := slices.ContainsFunc(d.Flags, func(f string) bool {
+			name, value, _ := strings.Cut(strings.TrimPrefix(f, "--"), "=")
+			return !slices.Contains([]string{"why", "hide", "limit", "workdir", "form"}, name) && !(name == "net" && (value == "none" || value == "loopback"))
+		})
+		if opens && !slices.ContainsFunc(d.Flags, func(f string) bool { return strings.HasPrefix(f, "--why=") && f != "--why=" }) {
+			return nil, cli.Usagef("--flag "+d.Name+":why='TEXT'", "--flag: something is opened for the domain %s without a reason", d.Name)
+		}
+	}
 	return all, nil
 }
 
@@ -246,18 +259,13 @@ func serve(c *urfave.Context) error {
 	return sessionError(session.Serve(o))
 }
 
-// client is that of the socket, when it is there.
+// client is that of the socket.
 func client(c *urfave.Context) (*session.Client, error) {
 	path := c.String("socket")
 	if path == "" {
 		return nil, cli.Usagef("fence "+c.Command.Name+" --socket PATH, that of fence serve", "which session?")
 	}
-	for until := time.Now().Add(c.Duration("wait")); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
-		if _, err := os.Stat(path); err == nil {
-			break
-		}
-	}
-	return session.Dial(path), nil
+	return session.Dial(path, c.Duration("wait")), nil
 }
 
 func command(c *urfave.Context) (session.Command, error) {

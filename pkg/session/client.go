@@ -18,31 +18,44 @@ type Client struct {
 	dial func() (*conn, error)
 }
 
-// Dial is a client of the session whose socket lies at path. Nothing is
-// connected yet: each request has a connection of its own.
-func Dial(path string) *Client {
+// Dial is a client of the session whose socket lies at path, or will within
+// the time to wait. Nothing is connected yet: each request has a connection of
+// its own.
+func Dial(path string, wait time.Duration) *Client {
+	until := time.Now().Add(wait)
 	return &Client{dial: func() (*conn, error) {
-		var c *conn
-		err := at(path, func(sa unix.Sockaddr) error {
-			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-			if err != nil {
-				return err
-			}
-			if err := unix.Connect(fd, sa); err != nil {
-				unix.Close(fd)
-				return err
-			}
-			c, err = newConn(fd, maxRequest)
-			return err
-		})
+		c, err := connect(path)
+		absent := func() bool {
+			return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOTDIR)
+		}
+		for absent() && time.Now().Before(until) {
+			time.Sleep(20 * time.Millisecond)
+			c, err = connect(path)
+		}
 		switch {
-		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOTDIR):
+		case absent():
 			return nil, &Error{CodeLost, fmt.Sprintf("there is no session at %s: %v", path, err), "fence serve starts one; --wait 1m waits until it is there"}
 		case err != nil:
 			return nil, errorf(CodeUsage, "--socket: %s: %v", path, err)
 		}
 		return c, nil
 	}}
+}
+
+func connect(path string) (c *conn, err error) {
+	err = at(path, func(sa unix.Sockaddr) error {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		if err := unix.Connect(fd, sa); err != nil {
+			unix.Close(fd)
+			return err
+		}
+		c, err = newConn(fd, maxRequest)
+		return err
+	})
+	return c, err
 }
 
 // Over is a client of the session that has the other end of fd, a connected

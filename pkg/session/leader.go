@@ -188,13 +188,19 @@ func cannot(argv []string, err error) *Error {
 	return errorf(CodeCannot, "executing %s: %v", name, err)
 }
 
-// environ is ours with the variables over it.
+// environ is ours with the variables over it. Of two equal names the last
+// counts: which one a program takes is its own affair.
 func environ(over []string) []string {
-	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
-		name, _, _ := strings.Cut(kv, "=")
-		return slices.ContainsFunc(over, func(o string) bool { return strings.HasPrefix(o, name+"=") })
-	})
-	return append(env, over...)
+	var env []string
+	seen := map[string]bool{}
+	for _, kv := range slices.Backward(slices.Concat(os.Environ(), over)) {
+		if name, _, _ := strings.Cut(kv, "="); !seen[name] {
+			seen[name] = true
+			env = append(env, kv)
+		}
+	}
+	slices.Reverse(env)
+	return env
 }
 
 // look finds a command as a shell does, in the PATH that it will have and

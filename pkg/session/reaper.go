@@ -105,14 +105,15 @@ func (r *reaper) keep() {
 }
 
 // sweep kills what came to us, and what comes when that has died. It reports
-// whether an end was reached.
+// whether an end was reached: not while there is a zombie either, whose
+// children may have been born after /proc was listed. Nobody but us can take
+// away a child of ours, so a listing without any says that there is none.
 func (r *reaper) sweep() bool {
 	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(time.Millisecond) {
 		r.mu.Lock()
 		found := false
 		for _, s := range processes() {
-			// A process has handed on its children when it is a zombie.
-			if s.parent == os.Getpid() && r.procs[s.pid] == nil && !r.spare[s.pid] && s.state != "Z" && s.state != "X" {
+			if s.parent == os.Getpid() && r.procs[s.pid] == nil && !r.spare[s.pid] {
 				found = true
 				_ = unix.Kill(s.pid, unix.SIGKILL)
 			}

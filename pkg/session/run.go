@@ -95,6 +95,11 @@ func (d *domain) follow(c *conn, cmd *Command, fds []int) reply {
 	id := d.last
 	d.runs[id] = r
 	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		delete(d.runs, id)
+		d.mu.Unlock()
+	}()
 	err := d.c.send(order{ID: id, Start: cmd}, fds...)
 	closeAll(fds)
 	if err != nil {

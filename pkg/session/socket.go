@@ -19,16 +19,15 @@ func at(path string, f func(unix.Sockaddr) error) error {
 	if len(path) <= 107 {
 		return f(&unix.SockaddrUnix{Name: path})
 	}
+	if len(filepath.Base(path)) > 80 {
+		return errors.New("the name of a socket has at most 80 bytes")
+	}
 	dir, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	short := fmt.Sprintf("/proc/self/fd/%d/%s", dir, filepath.Base(path))
-	if len(short) > 107 {
-		return errors.New("the name of a socket has at most 80 bytes")
-	}
-	return f(&unix.SockaddrUnix{Name: short})
+	return f(&unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir, filepath.Base(path))})
 }
 
 // Listen makes the socket at path, for this user only, in place of one that
@@ -54,7 +53,7 @@ func Listen(path string) (fd int, remove func(), err error) {
 	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
 		return wrong("", "there is something else, which is not a socket")
 	default:
-		c, err := Dial(path).dial()
+		c, err := Dial(path, 0).dial()
 		if err == nil {
 			c.close()
 			return wrong("fence run --socket "+path+" --status says what it is", "another session is there")

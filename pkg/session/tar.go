@@ -74,6 +74,19 @@ func local(name string) (string, error) {
 	return "", errorf(CodeUsage, "%q leads out of the folder", name)
 }
 
+// reader knows whether the stream has ended. A tar stream says itself where
+// it ends: one that does so without is cut short, or none.
+type reader struct {
+	r   io.Reader
+	eof bool
+}
+
+func (r *reader) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	r.eof = r.eof || err == io.EOF
+	return n, err
+}
+
 // unpack writes a tar stream below a folder: files, folders, links. What has
 // a name already is replaced, except folders.
 func unpack(dir string, stream io.Reader) error {
@@ -87,9 +100,10 @@ func unpack(dir string, stream io.Reader) error {
 		h    *tar.Header
 	}
 	var folders []done // their modes come last: one may forbid to write
-	for r := tar.NewReader(stream); ; {
+	in := &reader{r: stream}
+	for r := tar.NewReader(in); ; {
 		h, err := r.Next()
-		if err == io.EOF {
+		if err == io.EOF && !in.eof {
 			break
 		}
 		if err != nil {
@@ -119,9 +133,15 @@ func unpack(dir string, stream io.Reader) error {
 		var e *Error
 		if errors.As(err, &e) {
 			return e
+		} else if errors.Is(err, io.ErrUnexpectedEOF) {
+			return errorf(CodeUsage, "%s: the stream ends in the middle of it", name)
 		} else if err != nil {
 			return wrap(name, err)
 		}
+	}
+	// Who writes it should not fail for its padding.
+	if _, err := io.Copy(io.Discard, stream); err != nil {
+		return err
 	}
 	for _, f := range slices.Backward(folders) {
 		fd, err := beneath(root, f.name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
