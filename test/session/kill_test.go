@@ -1,0 +1,214 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/session"
+	"fence/test/bed"
+)
+
+// leave starts what is hardest to end: in the background, of a session of its
+// own, deaf to what can be ignored, and starting more.
+const leave = `trap '' TERM HUP INT
+(setsid sh -c 'trap "" TERM HUP INT; sleep '$1' & sleep '$1) >/dev/null 2>&1 &
+setsid setsid sleep $1 >/dev/null 2>&1 &
+until [ $(pgrep -fc "^sleep $1") -ge 3 ]; do :; done`
+
+// Whoever of those that keep the session up is killed: nothing of it is left.
+// newPlace's cleanup waits for the end of each process, and of the runtime's
+// helpers.
+func TestKilled(t *testing.T) {
+	for name, kill := range map[string]func(p *place){
+		"the caller's end of the channel": func(p *place) { p.hangUp() },
+		"the broker": func(p *place) {
+			broker, _ := p.inside()
+			if err := unix.Kill(broker, unix.SIGKILL); err != nil {
+				p.t.Fatal(err)
+			}
+		},
+		"apptainer, asked": func(p *place) { p.runtime.Process.Signal(unix.SIGTERM) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			forms(t, func(p *place) {
+				p.sh("agent", leave)
+				p.sh("verifier", `setsid sleep $1 >/dev/null 2>&1 &`)
+				done := make(chan error, 1)
+				r, w := io.Pipe()
+				go func() {
+					_, err := p.Run(context.Background(), session.Command{Domain: "agent", Argv: []string{"sh", "-c", "echo; exec sleep " + p.mark}}, session.Streams{Out: w})
+					done <- err
+				}()
+				r.Read(make([]byte, 1))
+				kill(p)
+				if err := <-done; code(err) != session.CodeLost {
+					p.t.Errorf("who waits for a command hears %v", err)
+				}
+				_ = p.runtime.Wait()
+				p.nothingLeft()
+				if _, err := p.Status(p.t.Context()); code(err) != session.CodeLost {
+					p.t.Errorf("who asks later hears %v", err)
+				}
+			})
+		})
+	}
+}
+
+// The same where a script started it: the script, fence serve, apptainer.
+func TestKilled_Hosted(t *testing.T) {
+	for _, who := range []string{"the script", "fence serve", "apptainer"} {
+		t.Run(who, func(t *testing.T) {
+			socket, serve := hosted(t, "agent=strict")
+			p := &place{t: t, Client: session.Dial(socket, 0), said: serve.said, mark: newMark()}
+			p.sh("agent", leave)
+			helpers := 0
+			var sid int
+			find(func(pid int) bool { // apptainer leads a session of its own
+				if stat(pid, 1) == fmt.Sprint(serve.pid) {
+					sid = pid
+				}
+				return false
+			})
+			for range find(func(pid int) bool { return stat(pid, 3) == fmt.Sprint(sid) }) {
+				helpers++
+			}
+			if sid == 0 || helpers < 2 {
+				t.Fatalf("apptainer is %d, with %d processes", sid, helpers)
+			}
+			switch who {
+			case "the script":
+				serve.caller.Kill()
+			case "fence serve":
+				unix.Kill(serve.pid, unix.SIGKILL)
+			default:
+				unix.Kill(sid, unix.SIGKILL)
+			}
+			waitGone(t, who+" was killed", func(pid int) bool {
+				return marked(p.mark)(pid) || stat(pid, 3) == fmt.Sprint(sid) || pid == serve.pid
+			})
+			_, err := os.Stat(socket)
+			if left := err == nil; left != (who == "fence serve") { // nobody is there to remove it
+				t.Errorf("%s was killed, and the socket: %v", who, err)
+			}
+			if _, err := p.Status(t.Context()); code(err) != session.CodeLost {
+				t.Errorf("%s was killed, and a client hears %v", who, err)
+			}
+		})
+	}
+}
+
+// A client that is killed takes its command along.
+func TestKilled_Client(t *testing.T) {
+	socket, _ := hosted(t, "agent=strict")
+	for _, flags := range []string{"", "--tty"} {
+		mark := newMark()
+		line := []string{"run", "--socket", socket, "--", "sh", "-c", "trap '' HUP TERM; (sleep " + mark + ") & echo ready; sleep " + mark}
+		if flags != "" {
+			line = append(line[:3:3], append([]string{flags}, line[3:]...)...)
+		}
+		cmd := bed.Command(t, bed.Bin(t, "fence"), line...)
+		cmd.Stdin, _ = os.Open(os.DevNull)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		buf := make([]byte, 7)
+		if _, err := io.ReadFull(out, buf[:5]); err != nil || string(buf[:5]) != "ready" {
+			t.Fatalf("%q %v", buf, err)
+		}
+		cmd.Process.Kill()
+		cmd.Wait()
+		waitGone(t, "the command of a killed client "+flags, marked(mark))
+	}
+}
+
+// A domain that loses its leader, or whose leader does not answer, is lost;
+// the other goes on. What is left of it is killed.
+func TestLeaderKilled(t *testing.T) {
+	forms(t, func(p *place) {
+		waiting := make(chan error, 1)
+		r, w := io.Pipe()
+		go func() {
+			_, err := p.Run(p.t.Context(), session.Command{Domain: "agent", Argv: []string{"sh", "-c", "trap '' TERM; echo; sleep " + p.mark}}, session.Streams{Out: w})
+			waiting <- err
+		}()
+		r.Read(make([]byte, 1))
+		// All that a command can reach, itself and its leader included.
+		_, err := p.try(session.Command{Argv: []string{"bash", "-c", leave + "; kill -9 -1; kill -9 $PPID; sleep $1", "bash", p.mark}}, "")
+		for _, err := range []error{err, <-waiting} {
+			if code(err) != session.CodeLost || !strings.Contains(err.Error(), "the domain agent is lost: its leader was killed") {
+				p.t.Errorf("a command hears %v", err)
+			}
+		}
+		if left := find(marked(p.mark)); len(left) > 0 {
+			p.t.Errorf("left are %v", left)
+		}
+		if _, err := p.try(session.Command{Argv: []string{"true"}}, ""); code(err) != session.CodeLost {
+			p.t.Errorf("the next hears %v", err)
+		}
+		if got := p.sh("verifier", `echo on`); got != "on\n" {
+			p.t.Errorf("the other domain: %q", got)
+		}
+		st, err := p.Status(p.t.Context())
+		if err != nil || st.Domains[0].State != "lost" || st.Domains[1].State != "alive" || st.Domains[0].Running != 0 {
+			p.t.Errorf("%+v %v", st, err)
+		}
+	})
+}
+
+// Deadlines are not the leader's to keep.
+func TestLeaderStopped(t *testing.T) {
+	t.Parallel() // most of it is waiting for the leader
+	p := newPlace(t, "namespace")
+	begin := time.Now()
+	_, err := p.try(session.Command{Argv: []string{"bash", "-c", `kill -STOP $PPID; exec sleep $1`, "bash", p.mark}, Timeout: 200, Grace: 200}, "")
+	if code(err) != session.CodeLost || !strings.Contains(err.Error(), "its leader does not answer") {
+		t.Errorf("after %v: %v", time.Since(begin), err)
+	}
+	if left := find(marked(p.mark)); len(left) > 0 {
+		t.Errorf("left are %v", left)
+	}
+	p.sh("verifier", `echo on`)
+}
+
+// A storm of forks ends with the domain.
+func TestEnd(t *testing.T) {
+	forms(t, func(p *place) {
+		p.sh("agent", leave)
+		p.sh("agent", `cat >/tmp/storm <<'EOF'
+import os
+os.setsid()
+for i in range(8):
+    if os.fork() == 0:
+        while True:
+            if os.fork(): os._exit(0)
+            os.setsid()
+            if os.fork(): os._exit(0)
+EOF
+python3 /tmp/storm $1 >/dev/null 2>&1 &`)
+		p.sh("verifier", `sleep $1 >/dev/null 2>&1 & echo $! >/tmp/mine`)
+		if err := p.End(p.t.Context(), "agent"); err != nil {
+			p.t.Fatal(err)
+		}
+		if left := find(func(pid int) bool {
+			line := cmdline(pid)
+			return marked(p.mark)(pid) && line[0] != "sleep" || len(line) > 1 && line[1] == "/tmp/storm" && marked(p.mark)(pid)
+		}); len(left) > 0 {
+			p.t.Errorf("left are %v", left)
+		}
+		if n := len(find(marked(p.mark))); n != 1 {
+			p.t.Errorf("%d processes, and the verifier's is one", n)
+		}
+		p.sh("verifier", `kill $(cat /tmp/mine)`)
+		if err := p.End(p.t.Context(), "agent"); code(err) != session.CodeLost {
+			p.t.Errorf("ended twice: %v", err)
+		}
+	})
+}
