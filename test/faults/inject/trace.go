@@ -20,7 +20,8 @@ type tracer struct {
 	threads  map[int]*thread
 	first    int  // the first thread that the main one starts
 	over     bool // nothing more of it matters: it is the runtime's, or has ended
-	held     bool // the main one waits for that
+	meet     bool // at its next call the main one waits for that
+	held     bool // and does
 	result   Result
 	timedOut atomic.Bool
 }
@@ -86,9 +87,9 @@ func (t *tracer) stopped(tid int, ws unix.WaitStatus) error {
 		return t.call(tid, th)
 	case sig == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_EXEC:
 		return t.execed(tid)
-	case sig == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_CLONE && tid == t.pid && t.started && !t.over && !t.done:
-		t.held = true
-		return nil
+	case sig == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_CLONE && tid == t.pid:
+		t.meet = true
+		return t.resume(tid, 0)
 	case sig == unix.SIGTRAP && ws.TrapCause() > 0:
 		return t.resume(tid, 0)
 	default:
@@ -128,7 +129,8 @@ var beginnings = []string{"set_robust_list", "rseq", "rt_sigprocmask"}
 // partOf finds out what the first thread is from its first call that says so.
 // The Net thread and the main one run side by side, and which descriptors and
 // files the main one sees depends on how far the other is: so that each launch
-// makes the same calls, the main one waits here for the other's end.
+// makes the same calls, the main one waits for the other's end. Not in the call
+// that starts it, since libc holds a lock there that the other needs to end.
 func (t *tracer) partOf(th *thread, name string) error {
 	if name == fmt.Sprintf("unshare(%#x)", unix.CLONE_NEWNET) {
 		th.part = Net
@@ -164,9 +166,11 @@ func (t *tracer) call(tid int, th *thread) error {
 		}
 	}
 	th.within = info.op == opEntry
+	meets := false
 	switch info.op {
 	case opEntry:
 		name := info.name()
+		meets = tid == t.pid && t.meet && name != "futex" // by which libc wakes the other
 		if tid == t.first && !t.over && th.part != Net {
 			if err := t.partOf(th, name); err != nil {
 				return err
@@ -215,6 +219,10 @@ func (t *tracer) call(tid int, th *thread) error {
 			t.result.Calls[th.call].Ret = int64(info.nr)
 			th.call = -1
 		}
+	}
+	if meets && !t.over && !t.done {
+		t.held = true
+		return nil
 	}
 	return t.resume(tid, 0)
 }
