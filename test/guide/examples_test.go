@@ -137,6 +137,31 @@ exit 5
 	}
 }
 
+// The second script meets the server that the first left running.
+func TestExamples_Session(t *testing.T) {
+	t.Parallel()
+	p := withExamples(t)
+	p.write("one.sh", `
+python3 -c '
+import socket
+s = socket.create_server(("127.0.0.1", 8080))
+print("listening", flush=True)
+while True: s.accept()[0].send(b"from the first")' >/tmp/log 2>&1 &
+until grep -q listening /tmp/log; do :; done
+cat `+bed.ProjectToken+` || exit 4
+`, 0o644)
+	p.write("two.sh", `python3 -c 'import socket; print(socket.create_connection(("127.0.0.1", 8080)).recv(100).decode())' >/tmp/out/answer
+pkill -f create_server; cat /tmp/out/answer`, 0o644)
+	r := p.submit("session.sbatch", "img.sif", "one.sh", "two.sh")
+	log := p.log("session-*.log")
+	if r.code != 0 || strings.Contains(log, "canary") || !strings.Contains(log, "one.sh ended with 4\n") || !strings.Contains(log, "from the first\n") {
+		t.Errorf("exit code %d\n%s%s", r.code, r.stderr, log)
+	}
+	if got := p.ok(p.sh("tar xf session-*.tar && cat out/answer")); got.stdout != "from the first\n" {
+		t.Errorf("the answer is %q", got.stdout)
+	}
+}
+
 func TestExamples_Array(t *testing.T) {
 	t.Parallel()
 	p := withExamples(t)

@@ -95,7 +95,7 @@ func TestHelp_Examples(t *testing.T) {
 // What README.md shows of other files is in them.
 func TestReadme_Examples(t *testing.T) {
 	text := readme(t)
-	for name, kind := range map[string]string{"task.sbatch": "bash", "wheels.toml": "toml"} {
+	for name, kind := range map[string]string{"task.sbatch": "bash", "session.sbatch": "bash", "wheels.toml": "toml"} {
 		if !strings.Contains(text, "```"+kind+"\n"+example(t, name)+"```\n") {
 			t.Errorf("README.md does not have examples/%s as it is", name)
 		}
@@ -105,7 +105,7 @@ func TestReadme_Examples(t *testing.T) {
 // Every file that a page links to is there.
 func TestPages_Links(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]+)\)`)
-	for _, page := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/records.md", "docs/policy.md"} {
+	for _, page := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/records.md", "docs/policy.md", "docs/session.md"} {
 		data, err := os.ReadFile("../../" + page)
 		if err != nil {
 			t.Error(err)

@@ -1,7 +1,9 @@
 package session
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +15,7 @@ import (
 
 	"fence/pkg/session"
 	"fence/test/bed"
+	"fence/test/clitest"
 )
 
 // leave starts what is hardest to end: in the background, of a session of its
@@ -193,7 +196,7 @@ for i in range(8):
             if os.fork(): os._exit(0)
 EOF
 python3 /tmp/storm $1 >/dev/null 2>&1 &`)
-		p.sh("verifier", `sleep $1 >/dev/null 2>&1 & echo $! >/tmp/mine`)
+		p.sh("verifier", `sleep $1 >/dev/null 2>&1 & echo $! >/tmp/mine; until grep -aq ^sleep /proc/$!/cmdline; do :; done`)
 		if err := p.End(p.t.Context(), "agent"); err != nil {
 			p.t.Fatal(err)
 		}
@@ -209,6 +212,20 @@ python3 /tmp/storm $1 >/dev/null 2>&1 &`)
 		p.sh("verifier", `kill $(cat /tmp/mine)`)
 		if err := p.End(p.t.Context(), "agent"); code(err) != session.CodeLost {
 			p.t.Errorf("ended twice: %v", err)
+		}
+		st, err := p.Status(p.t.Context())
+		if err != nil || st.Domains[0].State != "ended" {
+			p.t.Errorf("%+v %v", st, err)
+		}
+		record, err := json.Marshal(st)
+		if err == nil {
+			err = clitest.Validate(p.t, "fence.session", record)
+		}
+		if err != nil {
+			p.t.Errorf("%v\n%s", err, record)
+		}
+		if clitest.Validate(p.t, "fence.session", bytes.Replace(record, []byte("{"), []byte(`{"surprise":1,`), 1)) == nil {
+			p.t.Error("the schema takes an unknown field")
 		}
 	})
 }
