@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,23 @@ func Start(l, dir int, name string) error {
 	}
 	defer unix.Close(pidfd)
 	return start([]uintptr{uintptr(l), uintptr(dir), uintptr(pidfd)}, "relay", name)
+}
+
+// Open finds the folder of a Unix socket (O_PATH) and its name there.
+func Open(socket string) (dir int, name string, err error) {
+	if dir, err = unix.Open(path.Dir(socket), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return -1, "", err
+	}
+	name = path.Base(socket)
+	var st unix.Stat_t
+	if err = unix.Fstatat(dir, name, &st, 0); err == nil && st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		err = errors.New("it is not a socket")
+	}
+	if err != nil {
+		unix.Close(dir)
+		return -1, "", err
+	}
+	return dir, name, nil
 }
 
 // start becomes a new process with the descriptors, and waits for its answer.
@@ -78,7 +96,7 @@ func Main(args []string) error {
 			os.Exit(0)
 		}
 	}()
-	return serve(listener, fmt.Sprintf("/proc/self/fd/%d/%s", folder, args[1]))
+	return Serve(listener, fmt.Sprintf("/proc/self/fd/%d/%s", folder, args[1]), func(int) bool { return true })
 }
 
 // detach starts the relay proper and ends.
@@ -105,10 +123,14 @@ func waitFor(pidfd int) error {
 	}
 }
 
-func serve(l int, socket string) error {
+// Serve carries connections of the listening socket l to a Unix socket, those
+// that takes says yes to. It returns only an error.
+func Serve(l int, socket string, takes func(conn int) bool) error {
 	for {
 		fd, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 		switch {
+		case err == nil && !takes(fd):
+			unix.Close(fd)
 		case err == nil:
 			go carry(fd, socket)
 		case err == unix.EMFILE || err == unix.ENFILE || err == unix.ENOBUFS || err == unix.ENOMEM:
