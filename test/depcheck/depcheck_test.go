@@ -33,6 +33,7 @@ var layer = map[string]int{
 	"fence/pkg/seccomp":              1,
 	"fence/pkg/nodecheck":            2,
 	"fence/pkg/sandbox":              2,
+	"fence/pkg/supervise":            2,
 	"fence/pkg/probe":                2,
 	"fence/pkg/session":              2,
 	"fence/pkg/status":               3,
@@ -129,11 +130,11 @@ func TestBinariesDoNotContain(t *testing.T) {
 
 // core is what a reviewer has to read to believe the fence, and budget how
 // many lines that may be, without tests and generated data.
-var core = []string{"fence/pkg/policy", "fence/pkg/host", "fence/pkg/seccomp", "fence/pkg/sandbox"}
+var core = []string{"fence/pkg/policy", "fence/pkg/host", "fence/pkg/seccomp", "fence/pkg/sandbox", "fence/pkg/supervise"}
 
 // The design says 2,500 with sessions to come; we are not there yet, and this
 // number goes up for a part of the design only (docs/decisions/006).
-const budget = 4650
+const budget = 6150
 
 func TestCoreCanBeReadInAnAfternoon(t *testing.T) {
 	total := 0
