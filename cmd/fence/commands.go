@@ -23,8 +23,9 @@ import (
 
 const help = `fence gives COMMAND its own view of the machine (Landlock, seccomp, and
 namespaces where the node allows them), then becomes it: no wrapper process
-stays, and exit status and signals are the command's own. If any part cannot
-be applied, nothing runs and the exit code is 125.
+stays (but with --net loopback or proxy on a node without network namespaces),
+and exit status and signals are the command's own. If any part cannot be
+applied, nothing runs and the exit code is 125.
 
 Subcommands, always the first word:
   fence env        for eval: apptainer exec then mounts nothing of the site

@@ -21,6 +21,7 @@ import (
 	"fence/pkg/sandbox"
 	"fence/pkg/seccomp"
 	"fence/pkg/status"
+	"fence/pkg/supervise"
 	"fence/policies"
 )
 
@@ -226,17 +227,37 @@ func launch(c *urfave.Context) error {
 }
 
 func start(o options, argv []string) error {
-	p, err := o.load()
+	inside, err := supervise.Inside(os.Args[0])
+	if err != nil {
+		return notFenced(err, "")
+	}
+	var p policy.Policy
+	if inside != nil {
+		p, err = unpack(inside.Hello)
+	} else if p, err = o.load(); err == nil {
+		if up := supervisor(p); up != nil {
+			return stay(*up)
+		}
+	}
 	if err != nil {
 		return err
 	}
-	ns, err := sandbox.Enter(p.Network.Mode != policy.NetworkHost)
+	ns, err := sandbox.Enter(p.Network.Mode != policy.NetworkHost && inside == nil)
 	if err != nil {
 		return notFenced(err, "try --form bare, which needs no namespace")
+	}
+	if inside != nil {
+		ns.Net = inside.Refused
 	}
 	rs, err := resolve(p, o, ns)
 	if err != nil {
 		return err
+	}
+	if inside != nil {
+		rs.HandOver = func(listener int) (sandbox.Session, error) {
+			s, err := inside.HandOver(listener)
+			return sandbox.Session{V4: s.Own.V4, V6: s.Own.V6, Decoy: s.Decoy}, err
+		}
 	}
 	var line []byte
 	if o.statusFD >= 0 {
@@ -287,6 +308,10 @@ func resolve(p policy.Policy, o options, ns sandbox.Namespaces) (sandbox.Ruleset
 	n, err := sandbox.Look(ns, o.keep)
 	if err != nil {
 		return sandbox.Ruleset{}, notFenced(err, "")
+	}
+	if ns.Net != nil && p.Network.Mode.OnlyLoopback() {
+		n.Supervisor.Why = supervise.Possible(ns.User == nil)
+		n.Supervisor.OK = n.Supervisor.Why == nil
 	}
 	n.KeepWhy = strings.Join(o.flags.Why, "; ")
 	if o.workdir != "" {

@@ -66,6 +66,9 @@ const ProxySocket = "/.fence/proxy.sock"
 
 func (m NetworkMode) String() string { return cmp.Or(string(m), "none") }
 
+// OnlyLoopback reports whether the command's network is its own servers.
+func (m NetworkMode) OnlyLoopback() bool { return m == NetworkLoopback || m == NetworkProxy }
+
 // Network is the [network] table.
 type Network struct {
 	Mode   NetworkMode

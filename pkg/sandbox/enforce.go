@@ -28,6 +28,10 @@ func Enforce(rs Ruleset) error {
 		return fmt.Errorf("preparing the system call filter: %w", err)
 	}
 
+	if rs.Supervised() && rs.HandOver == nil {
+		return errors.New("BUG: there is no supervisor")
+	}
+
 	// An inherited descriptor is checked by nobody: a folder or a socket of
 	// the caller's would beat every rule below.
 	if err := closeDescriptors(rs.Node.Stdio); err != nil {
@@ -87,10 +91,25 @@ func Enforce(rs Ruleset) error {
 	if err := restrict(rs); err != nil {
 		return err
 	}
-	if err := seccomp.Load(filter); err != nil {
+	var session Session
+	if rs.Supervised() {
+		session, err = loadSupervised(filter, rs.HandOver)
+	} else {
+		err = seccomp.Load(filter)
+	}
+	if err != nil {
 		return fmt.Errorf("loading the system call filter: %w", err)
 	}
-	return selfTest(rs, keep)
+	return selfTest(rs, keep, session)
+}
+
+func loadSupervised(filter []byte, handOver func(int) (Session, error)) (Session, error) {
+	listener, err := seccomp.LoadListener(filter)
+	if err != nil {
+		return Session{}, err
+	}
+	defer unix.Close(listener) // who has it answers
+	return handOver(listener)
 }
 
 // restrict puts one Landlock layer on this thread: two would each have to

@@ -4,11 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 
-	"fence/pkg/policy"
 	"fence/pkg/relay"
 )
 
@@ -31,8 +30,25 @@ func proxyEnv() []string {
 // ownLoopback reports whether the command gets a working lo in a network
 // namespace of its own.
 func (rs Ruleset) ownLoopback() bool {
-	mode := rs.Policy.Network.Mode
-	return (mode == policy.NetworkLoopback || mode == policy.NetworkProxy) && rs.Node.Namespaces.Net == nil
+	return rs.Policy.Network.Mode.OnlyLoopback() && rs.Node.Namespaces.Net == nil
+}
+
+// Supervised reports whether the command's connections are made by a
+// supervisor on lo of the node, for want of a network namespace.
+func (rs Ruleset) Supervised() bool {
+	return rs.Policy.Network.Mode.OnlyLoopback() && rs.Node.Namespaces.Net != nil && rs.Node.unsupervised() == nil
+}
+
+// unsupervised is why there can be no supervisor, nil if there can.
+func (n Node) unsupervised() error {
+	const tcp = ll.AccessNetBindTCP | ll.AccessNetConnectTCP
+	switch {
+	case n.Landlock.Net&tcp != tcp:
+		return fmt.Errorf("this kernel's Landlock (ABI %d) does not deny TCP, which has to stand behind it", n.Landlock.ABI)
+	case !n.Supervisor.OK && n.Supervisor.Why == nil:
+		return errors.New("nobody asked for one")
+	}
+	return n.Supervisor.Why
 }
 
 // raiseLoopback sets lo up in our network namespace, which has nothing else.
@@ -59,17 +75,11 @@ func startRelay(socket string) error {
 	fail := func(err error) error {
 		return fmt.Errorf("leading 127.0.0.1:%d to the proxy at %s: %w", proxyPort, socket, err)
 	}
-	dir, err := unix.Open(path.Dir(socket), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	dir, name, err := relay.Open(socket)
 	if err != nil {
 		return fail(err)
 	}
 	defer unix.Close(dir)
-	var st unix.Stat_t
-	if err := unix.Fstatat(dir, path.Base(socket), &st, 0); err != nil {
-		return fail(err)
-	} else if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return fail(errors.New("it is not a socket"))
-	}
 	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fail(err)
@@ -79,7 +89,7 @@ func startRelay(socket string) error {
 		err = unix.Listen(l, 128)
 	}
 	if err == nil {
-		err = relay.Start(l, dir, path.Base(socket))
+		err = relay.Start(l, dir, name)
 	}
 	if err != nil {
 		return fail(err)
@@ -102,6 +112,56 @@ func loopbackOnly() error {
 		unix.Close(fd)
 		if err != try.want {
 			return fmt.Errorf("connecting to %v gave %v, not %v", try.addr, err, try.want)
+		}
+	}
+	return nil
+}
+
+// supervised tries what the supervisor must refuse, beside what it must do.
+func supervised(s Session) error {
+	sock := func(family, kind int) (int, error) { return unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0) }
+	localhost := [4]byte{127, 0, 0, 1}
+	server, err := sock(unix.AF_INET, unix.SOCK_STREAM)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(server)
+	var at *unix.SockaddrInet4
+	if err = unix.Bind(server, &unix.SockaddrInet4{Addr: localhost}); err == nil {
+		if err = unix.Listen(server, 1); err == nil {
+			var sa unix.Sockaddr
+			sa, err = unix.Getsockname(server)
+			at, _ = sa.(*unix.SockaddrInet4)
+		}
+	}
+	if err != nil || at == nil {
+		return fmt.Errorf("a server on 127.0.0.1: %w", err)
+	}
+	if at.Addr != s.V4 {
+		return fmt.Errorf("a server on 127.0.0.1 is on %v, not %v", at.Addr, s.V4)
+	}
+	for _, try := range []struct {
+		addr [4]byte
+		port int
+		want error
+	}{{localhost, at.Port, nil}, {localhost, int(s.Decoy), unix.ECONNREFUSED}, {[4]byte{192, 0, 2, 1}, 9, unix.ENETUNREACH}} {
+		fd, err := sock(unix.AF_INET, unix.SOCK_STREAM)
+		if err != nil {
+			return os.NewSyscallError("socket", err)
+		}
+		err = unix.Connect(fd, &unix.SockaddrInet4{Port: try.port, Addr: try.addr})
+		unix.Close(fd)
+		if err != try.want {
+			return fmt.Errorf("connecting to %v port %d gave %v, not %v", try.addr, try.port, err, try.want)
+		}
+	}
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		fd, err := sock(family, unix.SOCK_DGRAM)
+		if err == nil {
+			unix.Close(fd)
+		}
+		if err != unix.ESOCKTNOSUPPORT {
+			return fmt.Errorf("a UDP socket gave %v, not ESOCKTNOSUPPORT", err)
 		}
 	}
 	return nil

@@ -29,6 +29,7 @@ type Node struct {
 	AskedDir   bool            // Workdir was asked for: it cannot be left for another
 	Stdio      []Descriptor    // 0 to 2 and those to keep
 	KeepWhy    string          // why those above 2 are kept
+	Supervisor Supervisor      // of connections, where there is no network namespace
 
 	// Stat follows links, Lstat does not; neither waits for a file server.
 	Stat, Lstat func(path string) File
@@ -51,6 +52,13 @@ type Namespaces struct {
 	User, Mount, IPC, Net error
 	PrivatePID            bool
 	PrivateIPC            bool
+}
+
+// Supervisor says whether the node can have one for a command's connections
+// (pkg/supervise). It is asked only where there is no network namespace.
+type Supervisor struct {
+	OK  bool
+	Why error // why not, nil if nobody asked
 }
 
 // File is what stat(2) says of a path. The zero File does not exist.

@@ -127,10 +127,16 @@ func (r *resolver) kernel() {
 	switch mode := r.rs.Policy.Network.Mode; {
 	case mode == policy.NetworkHost || r.rs.ownLoopback():
 		r.rs.Handled.Net = 0
+	case r.rs.Supervised():
+		r.lost("its servers listen on an address of 127.0.0.0/8 to which all users of the node can connect, and UDP is closed: there is no network namespace (" + errText(n.Namespaces.Net) + "), only a supervisor of its connections")
+		if mode == policy.NetworkProxy {
+			r.lost("other users of the node see that there is a way to a proxy; what they connect to it is closed at once")
+		}
 	case mode != policy.NetworkNone:
 		r.refuse(Problem{
-			What: fmt.Sprintf("network mode %s needs a network namespace of its own, which this node does not give (%s)", mode, errText(n.Namespaces.Net)),
-			Do:   "run on a node that allows network namespaces (fence check), or with --net none",
+			What: fmt.Sprintf("network mode %s needs a network namespace of its own, which this node does not give (%s), or a supervisor of its connections, which it cannot have (%v)",
+				mode, errText(n.Namespaces.Net), n.unsupervised()),
+			Do: "run on a node that allows network namespaces (fence check), or with --net none",
 		})
 	}
 	if l.FS&rightsRead == 0 {
@@ -734,7 +740,10 @@ func (r *resolver) filter() {
 		DenyKillAll: r.rs.Handled.Scoped&ll.ScopeSignal == 0 && !n.Namespaces.PrivatePID,
 		DenySysV:    !n.Namespaces.PrivateIPC,
 	}
-	if r.rs.Policy.Network.Mode != policy.NetworkNone {
+	switch {
+	case r.rs.Supervised():
+		spec.Net = seccomp.NetLoopback
+	case r.rs.Policy.Network.Mode != policy.NetworkNone:
 		spec.Net = seccomp.NetHost
 	}
 	for _, o := range r.rs.Policy.Open {

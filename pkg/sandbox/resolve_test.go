@@ -136,6 +136,8 @@ func TestResolve(t *testing.T) {
 		return n
 	}
 	refused := func(n *Node) { n.Namespaces = denied }
+	noNet := func(n *Node) { n.Namespaces.Net = unix.ENOSPC }
+	canSupervise := func(n *Node) { n.Supervisor.OK = true }
 	abi := func(abi int) func(*Node) { return func(n *Node) { n.Landlock = kernel(abi) } }
 	mount := func(lines ...string) func(*Node) {
 		return func(n *Node) { n.Mounts = append(n.Mounts, parseMounts(t, lines...)...) }
@@ -203,6 +205,13 @@ func TestResolve(t *testing.T) {
 			n.Namespaces.Net = fmt.Errorf("unshare: %w", unix.ENOSPC)
 		}), strict()},
 		{"no-netns", with(envNode(t), func(n *Node) { n.Namespaces.Net = unix.EPERM }), strict()},
+		{"loopback", envNode(t), builtin(t, "loopback")},
+		{"loopback-supervised", with(envNode(t), noNet, canSupervise), builtin(t, "loopback")},
+		{"loopback-supervised-bare", with(envNode(t), refused, canSupervise), builtin(t, "loopback")},
+		{"loopback-neither", with(envNode(t), noNet, func(n *Node) { n.Supervisor.Why = errors.New("kernel.yama.ptrace_scope is 3") }), builtin(t, "loopback")},
+		{"loopback-nobody-asked", with(envNode(t), noNet), builtin(t, "loopback")},
+		{"loopback-no-tcp-rules", with(envNode(t), noNet, canSupervise, func(n *Node) { n.Landlock.Net = 0 }), builtin(t, "loopback")},
+		{"proxy-supervised", with(envNode(t), noNet, canSupervise), builtin(t, "proxy")},
 		{"host-ipc", with(envNode(t), func(n *Node) { n.Namespaces.PrivateIPC = false }), strict()},
 		{"unsure", with(envNode(t), func(n *Node) { n.Unsure = func() []string { return []string{"/nfs (EIO)"} } }), strict()},
 

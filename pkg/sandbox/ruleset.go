@@ -85,6 +85,16 @@ type Ruleset struct {
 	Dropped []string // names of variables that look like credentials
 	Workdir string
 	Lost    []string // what this form or kernel cannot do, one sentence each
+
+	// HandOver gives the supervisor the filter's listener, where Supervised
+	// says that there is to be one, and returns when it answers.
+	HandOver func(listener int) (Session, error)
+}
+
+// Session is the network of a supervised command.
+type Session struct {
+	V4, V6 [4]byte // of 127.0.0.0/8: what it calls 127.0.0.1, and ::1
+	Decoy  uint16  // a port of 127.0.0.1 on which somebody else listens
 }
 
 // Problem is one reason why a policy cannot be enforced on a node.

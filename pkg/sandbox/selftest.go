@@ -39,7 +39,7 @@ func settled(rs Ruleset, keep uint64, cut bool) error {
 // selfTest tries, on the thread that will become the command, what must not
 // work any more. A protection that a kernel (or somebody between it and us)
 // only claimed to apply is found here.
-func selfTest(rs Ruleset, keep uint64) error {
+func selfTest(rs Ruleset, keep uint64, session Session) error {
 	fail := func(format string, a ...any) error {
 		return fmt.Errorf("self-test: "+format, a...)
 	}
@@ -80,6 +80,12 @@ func selfTest(rs Ruleset, keep uint64) error {
 	if rs.ownLoopback() {
 		if err := loopbackOnly(); err != nil {
 			return fail("the network namespace is not as it should be: %v", err)
+		}
+	}
+
+	if rs.Supervised() {
+		if err := supervised(session); err != nil {
+			return fail("the supervisor of connections is not as it should be: %v", err)
 		}
 	}
 

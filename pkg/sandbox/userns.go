@@ -74,6 +74,26 @@ func Enter(ownNet bool) (Namespaces, error) {
 	return ns, nil
 }
 
+// OwnNet says why this process cannot have a network namespace of its own, nil
+// if it can. It is asked before Enter, and moves nothing. inUserNS says that it
+// is in a user namespace of its own.
+func OwnNet() (inUserNS bool, err error) {
+	u := &C.fence_userns
+	switch {
+	case u.tried == 0:
+		return false, ErrNotTried
+	case u.err != 0:
+		return false, syscall.Errno(u.err)
+	case u.map_err != 0:
+		return false, nil // Enter has the error
+	}
+	C.fence_net()
+	if u.net_err != 0 {
+		return true, syscall.Errno(u.net_err)
+	}
+	return true, nil
+}
+
 // joinNet moves the calling thread into the network namespace that userns.c
 // makes.
 func joinNet() error {

@@ -79,7 +79,11 @@ func Explain(rs sandbox.Ruleset, w io.Writer) error {
 		HandledAccessNet: landlock.AccessNetSet(rs.Handled.Net),
 		Scoped:           landlock.ScopedSet(rs.Handled.Scoped),
 	})
-	row("network", "%s", rs.Policy.Network.Mode)
+	by := ""
+	if rs.Supervised() {
+		by = ", by a supervisor"
+	}
+	row("network", "%s%s", rs.Policy.Network.Mode, by)
 	row("workdir", "%s", rs.Workdir)
 	hidden := hidden(rs)
 	for i, h := range hidden {

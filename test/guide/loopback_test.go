@@ -108,13 +108,9 @@ Network is unreachable
 	}
 }
 
-// Where no network namespace is to be had, the command does not run.
+// Where no network namespace is to be had, a command that wants none runs.
 func TestLoopback_NoNamespace(t *testing.T) {
 	p := newPlace(t)
-	r := p.on([]string{"max_net_namespaces=0"}, `fence --net loopback -- echo ran`)
-	if r.code != 125 || r.stdout != "" || !strings.Contains(r.stderr, "network mode loopback needs a network namespace of its own") || !strings.Contains(r.stderr, "user.max_*_namespaces") {
-		t.Errorf("exit code %d, %q\n%s", r.code, r.stdout, r.stderr)
-	}
 	// The namespace is tried by a thread of its own: whichever is faster, standard input is not lost.
 	if r := p.ends(p.on([]string{"max_net_namespaces=0"}, `echo here >in; for i in $(seq 200); do fence -- cat <in; done | sort | uniq -c`), 0); strings.TrimSpace(r.stdout) != "200 here" {
 		t.Errorf("standard input of 200 commands: %q\n%s", r.stdout, r.stderr)
