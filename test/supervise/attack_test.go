@@ -185,6 +185,38 @@ func descriptors(t *testing.T, pid int) int {
 	return len(list)
 }
 
+// From inside the supervisor cannot be signalled, stopped or looked into.
+func TestSupervisorIsOutside(t *testing.T) {
+	onNodes(t, func(t *testing.T, n node) {
+		try := func(say string) string {
+			return `
+import ctypes, errno, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(name, r):
+    print(name, "OK" if r >= 0 else errno.errorcode[ctypes.get_errno()])
+def opens(name):
+    try:
+        os.open("/proc/%d/%s" % (parent, name), os.O_RDONLY); print(name, "OK")
+    except OSError as e:
+        print(name, errno.errorcode[e.errno])
+parent = os.getppid()
+for s in ` + say + `:
+    call("kill", libc.kill(parent, s))
+fd = libc.syscall(434, parent, 0)
+call("pidfd_send_signal", libc.syscall(424, fd, 0, None, 0))
+call("pidfd_getfd", libc.syscall(438, fd, 3, 0) if "reach" not in sys.argv else 0)
+for f in ("mem", "environ", "fd/0"):
+    opens(f)
+`
+		}
+		// The control asks with signal 0 only: the other two would end it.
+		n.says("kill OK\npidfd_send_signal OK\npidfd_getfd OK\nmem OK\nenviron OK\nfd/0 OK\n",
+			n.limited("/bin/sh", "-c", `python3 -c "$0" reach; exit`, try("(0,)")))
+		n.says("kill EPERM\nkill EPERM\nkill EPERM\npidfd_send_signal EPERM\npidfd_getfd EPERM\nmem EACCES\nenviron EACCES\nfd/0 EACCES\n",
+			n.fenced("python3", "-c", try("(0, 19, 9)")))
+	})
+}
+
 // Without the supervisor everything is closed; what it leaves is the command's end.
 func TestSupervisorKilled(t *testing.T) {
 	onNodes(t, func(t *testing.T, n node) {
