@@ -307,9 +307,12 @@ func (d *domain) end(state, why string) {
 	d.b.r.with(d.pid, func(*proc) { _ = unix.Kill(d.pid, unix.SIGKILL) })
 	<-d.exited
 	d.c.close()
+	d.mu.Lock()
 	if d.devpts >= 0 {
 		unix.Close(d.devpts)
+		d.devpts = -1
 	}
+	d.mu.Unlock()
 	if !d.b.r.sweep() {
 		d.b.end(&Error{CodeLost, "what was left of the domain " + d.Name + " could not be killed: the session ends", ""})
 	}

@@ -103,7 +103,8 @@ func (cl *Client) ask(ctx context.Context, q request, fds ...int) (c *conn, done
 	if err == nil && json.Unmarshal(body, &h) == nil && h.Schema != Schema {
 		err = &Error{CodeUsage, fmt.Sprintf("the session speaks %.40q, this fence %s", h.Schema, Schema), "use the fence that started it"}
 	}
-	if err == nil {
+	// Refused, the request finds nobody; why is here to be read.
+	if err == nil && !errors.Is(sent, unix.EPIPE) && !errors.Is(sent, unix.ECONNRESET) {
 		err = sent
 	}
 	if err != nil {
@@ -259,9 +260,9 @@ func (cl *Client) Run(ctx context.Context, cmd Command, s Streams) (Exit, error)
 	for i, w := range outputs {
 		from := ours[len(ours)-len(outputs)+i]
 		copies.Go(func() {
-			if failed[i] = take(w, from); failed[i] != nil {
+			if failed[i] = take(w, from, cmd.TTY != nil); failed[i] != nil {
 				_ = c.send(request{Signal: int(unix.SIGTERM)}) // who writes to nobody gets SIGPIPE
-				_ = take(io.Discard, from)
+				_ = take(io.Discard, from, cmd.TTY != nil)
 			}
 		})
 	}
@@ -294,18 +295,41 @@ func feed(to *os.File, from io.Reader, tty bool) {
 }
 
 // take copies until the end, or until the deadline and then what is there.
-func take(w io.Writer, from *os.File) error {
+func take(w io.Writer, from *os.File, tty bool) error {
 	_, err := io.Copy(w, from)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		n := 0
-		control(from, func(fd int) { n, _ = unix.IoctlGetInt(fd, unix.TIOCINQ) })
-		_ = from.SetReadDeadline(time.Time{})
-		_, err = io.CopyN(w, from, int64(n))
+		err = rest(w, from, tty)
 	}
-	if errors.Is(err, unix.EIO) || errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) {
+	if errors.Is(err, unix.EIO) || errors.Is(err, os.ErrClosed) {
 		return nil // a terminal has no other end
 	}
 	return err
+}
+
+// rest copies what a pipe holds now. What a terminal holds, only reading says:
+// its kernel thread may be behind.
+func rest(w io.Writer, from *os.File, tty bool) error {
+	left := 1 << 20
+	if !tty {
+		control(from, func(fd int) { left, _ = unix.IoctlGetInt(fd, unix.TIOCINQ) })
+	}
+	buf := make([]byte, 32<<10)
+	for left > 0 {
+		n, err := 0, error(unix.EINTR)
+		control(from, func(fd int) {
+			for err == unix.EINTR {
+				n, err = unix.Read(fd, buf[:min(len(buf), left)])
+			}
+		})
+		if n <= 0 {
+			return nil
+		}
+		if _, err := w.Write(buf[:n]); err != nil {
+			return err
+		}
+		left -= n
+	}
+	return nil
 }
 
 func control(f *os.File, do func(fd int)) {

@@ -30,12 +30,13 @@ import (
 const Schema = "fence.session/v1"
 
 const (
-	maxRequest  = 8 << 20  // a frame of a client or a broker: arguments, environment
-	maxNews     = 64 << 10 // a frame of a leader
-	maxFDs      = 8
-	leaderFD    = 3
-	patience    = 10 * time.Second // for an answer that needs no work
-	graceNormal = 2 * time.Second  // between SIGTERM and SIGKILL
+	maxRequest    = 8 << 20  // a frame of a client or a broker: arguments, environment
+	maxNews       = 64 << 10 // a frame of a leader
+	maxFDs        = 8
+	leaderFD      = 3
+	patience      = 10 * time.Second // for an answer that needs no work
+	patienceStart = 30 * time.Second // for a command to have been started, on a busy node
+	graceNormal   = 2 * time.Second  // between SIGTERM and SIGKILL
 )
 
 // Exit codes for what is not the command's own end; the rest are pkg/cli's.

@@ -29,6 +29,8 @@ func (d *domain) terminals() int {
 // openTerminal makes a new terminal of the domain's: the side for the client,
 // and the one for the command.
 func (d *domain) openTerminal(size Size) (master, slave int, failed *Error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.devpts < 0 {
 		return -1, -1, &Error{CodeNotRun, "the domain " + d.Name + " has no terminals of its own", "a container started with -C has; see fence run --status"}
 	}

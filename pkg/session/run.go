@@ -41,10 +41,10 @@ func (d *domain) run(c *conn, cmd *Command, fds []int) {
 	if answer.Error != nil || answer.Exit != nil {
 		_ = c.send(answer)
 	}
-	// The client takes what is in the pipes; what stays in the background
-	// writes to nobody from then on, but is not killed for it (SIGPIPE).
+	// The client takes what is in the pipes, in its own time; what stays in the
+	// background writes to nobody from then on, but is not killed for it
+	// (SIGPIPE).
 	if len(drains) > 0 {
-		_ = c.f.SetReadDeadline(time.Now().Add(patience))
 		for {
 			var q request
 			if _, err := c.recv(&q); err != nil {
@@ -130,7 +130,7 @@ func (d *domain) follow(c *conn, cmd *Command, fds []int) reply {
 		}
 	}()
 
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(patienceStart)
 	defer timer.Stop()
 	const (
 		starting = iota // the leader has not answered
