@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -181,11 +183,9 @@ func TestLeaderStopped(t *testing.T) {
 	p.sh("verifier", `echo on`)
 }
 
-// A storm of forks ends with the domain.
-func TestEnd(t *testing.T) {
-	forms(t, func(p *place) {
-		p.sh("agent", leave)
-		p.sh("agent", `cat >/tmp/storm <<'EOF'
+// storm is a program whose processes fork and end faster than anybody lists
+// them.
+const storm = `cat >/tmp/storm <<'EOF'
 import os
 os.setsid()
 for i in range(8):
@@ -195,7 +195,27 @@ for i in range(8):
             os.setsid()
             if os.fork(): os._exit(0)
 EOF
-python3 /tmp/storm $1 >/dev/null 2>&1 &`)
+`
+
+// A domain whose leader is gone cannot take its processes along: the broker
+// chases them, and if it does not catch up, the session ends. Either way
+// nothing of the storm is left, and who waits hears of it.
+func TestLeaderKilledInAStorm(t *testing.T) {
+	p := newPlace(t, "namespace")
+	_, err := p.try(session.Command{Argv: []string{"bash", "-c", storm + `python3 /tmp/storm $1 & until pgrep -f '^python3 /tmp/storm' >/dev/null; do :; done; kill -9 $PPID`, "bash", p.mark}}, "")
+	if code(err) != session.CodeLost {
+		t.Errorf("a command hears %v", err)
+	}
+	_, after := p.Status(t.Context())
+	t.Logf("%v; the session afterwards: %v", err, after)
+	waitGone(t, "a storm", marked(p.mark))
+}
+
+// A storm of forks ends with the domain.
+func TestEnd(t *testing.T) {
+	forms(t, func(p *place) {
+		p.sh("agent", leave)
+		p.sh("agent", storm+`python3 /tmp/storm $1 >/dev/null 2>&1 &`)
 		p.sh("verifier", `sleep $1 >/dev/null 2>&1 & echo $! >/tmp/mine; until grep -aq ^sleep /proc/$!/cmdline; do :; done`)
 		if err := p.End(p.t.Context(), "agent"); err != nil {
 			p.t.Fatal(err)
@@ -228,4 +248,49 @@ python3 /tmp/storm $1 >/dev/null 2>&1 &`)
 			p.t.Error("the schema takes an unknown field")
 		}
 	})
+}
+
+// At any moment, while the session starts, works or ends.
+func TestKilled_AtAnyMoment(t *testing.T) {
+	moments := 6
+	if os.Getenv("TEST_FULL") != "" {
+		moments = 30
+	}
+	for i := range moments {
+		socket := filepath.Join(bed.TempDir(t), "s")
+		mark := newMark()
+		cmd := inContainer(t, `fence serve --socket `+socket+` -- apptainer -q exec $IMG /.fence/fence serve --stdio --domain agent=strict & echo $!
+			fence run --socket `+socket+` --wait 20s -- bash -c 'while :; do setsid sleep `+mark+` & sleep 0.01; done' >/dev/null 2>&1 &
+			wait`)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var serve, runtime int
+		fmt.Fscan(out, &serve)
+		// A moment is when so many of its processes have been seen.
+		deadline := time.Now().Add(30 * time.Second)
+		for n := 0; n < 1+i*12/moments && time.Now().Before(deadline); {
+			n = len(find(func(pid int) bool {
+				if stat(pid, 1) == fmt.Sprint(serve) {
+					runtime = pid
+				}
+				return runtime != 0 && stat(pid, 3) == fmt.Sprint(runtime) || marked(mark)(pid)
+			}))
+		}
+		victim := []int{cmd.Process.Pid, serve, runtime}[i%3]
+		if victim == 0 {
+			victim = serve
+		}
+		_ = unix.Kill(victim, unix.SIGKILL)
+		waitGone(t, fmt.Sprintf("moment %d, process %d of %d, %d, %d", i, victim, cmd.Process.Pid, serve, runtime), func(pid int) bool {
+			return marked(mark)(pid) || runtime != 0 && stat(pid, 3) == fmt.Sprint(runtime) || pid == serve ||
+				pid != cmd.Process.Pid && slices.Contains(cmdline(pid), socket)
+		})
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
 }

@@ -208,10 +208,15 @@ func TestTTY_OfThePerson(t *testing.T) {
 func hosted(t *testing.T, domains ...string) (socket string, serve *process) {
 	t.Helper()
 	socket = filepath.Join(bed.TempDir(t), "s")
-	script := `fence serve --socket ` + socket + ` -- apptainer -q exec $IMG /.fence/fence serve --stdio`
+	binds, named := "", ""
 	for _, d := range domains {
-		script += " --domain " + d
+		if strings.HasPrefix(d, "--bind ") {
+			binds += " " + d
+		} else {
+			named += " --domain " + d
+		}
 	}
+	script := `fence serve --socket ` + socket + ` -- apptainer -q exec` + binds + ` $IMG /.fence/fence serve --stdio` + named
 	cmd := inContainer(t, script+` & echo $!; wait $!; exit $?`)
 	serve = &process{said: &bytes.Buffer{}}
 	cmd.Stderr = serve.said
