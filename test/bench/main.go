@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"fence/test/bed"
 )
 
 var (
@@ -43,6 +45,7 @@ func main() {
 		return out
 	}
 	loops, floor := built("loops.c", "cc", "-O2", "-static"), built("floor.c", "cc", "-O2", "-static")
+	sockets := built("sockets.c", "cc", "-O2", "-static")
 	goexec := built("goexec", "go", "build", "-ldflags", "-s -w")
 
 	bare := append(append([]string{fence}, accepted...), "--")
@@ -69,6 +72,7 @@ func main() {
 		work := []string{loops, l.name, strconv.Itoa(l.n)}
 		inside(l.what, 9, work, [][]string{shown, bareShown, {floor}, bwrap}, true)
 	}
+	network(sockets, fence, work)
 	// In /dev/shm, a tmpfs in every form: /tmp is a disk outside.
 	for _, w := range []struct{ what, script string }{
 		{"python3 imports", "for i in 1 2 3 4 5; do python3 -c 'import json, http.client, asyncio, unittest'; done"},
@@ -77,6 +81,40 @@ func main() {
 	} {
 		script := "set -e; d=$(mktemp -d /dev/shm/bench.XXXXXX); export TMPDIR=$d; cd $d; " + w.script + "; cd /; rm -r $d"
 		inside(w.what, 7, []string{"/bin/sh", "-c", script}, [][]string{{fence, "--"}, bare, {floor}, append(bwrap, "--dev", "/dev", "--proc", "/proc")}, false)
+	}
+}
+
+// network compares connections of a command's own, in a network namespace and
+// through the supervisor. Only root can make a node without the former.
+func network(sockets, fence, work string) {
+	loopback := []string{fence, "--net", "loopback", "--read", work, "--why", "bench", "--"}
+	prefixes := [][]string{loopback}
+	if limit := filepath.Join(bed.Dir(), "bin", "limit-ns"); os.Geteuid() == 0 {
+		if _, err := os.Stat(limit); err == nil {
+			prefixes = append(prefixes, append([]string{limit, "fencer", "max_net_namespaces=0", "--"}, loopback...))
+		}
+	}
+	fmt.Println("\nConnections of its own (ns without it; time with it / without it, median of pairs)")
+	fmt.Printf("%-28s %8s %8s %8s\n", "", "plain", "own net", "superv.")
+	for _, w := range []struct {
+		what, mode string
+		n          int
+	}{{"connect by TCP, median", "connect", 20000}, {"connect to a Unix socket", "unix", 20000}, {"1 MiB through a connection", "stream", 1000}} {
+		argv := []string{sockets, w.mode, strconv.Itoa(w.n)}
+		var plains []float64
+		ratios := make([][]float64, len(prefixes))
+		for range 7 {
+			plain := figure(argv, true)
+			plains = append(plains, plain)
+			for i, p := range prefixes {
+				ratios[i] = append(ratios[i], figure(append(slices.Clone(p), argv...), true)/plain)
+			}
+		}
+		fmt.Printf("%-28s %8.0f", w.what, quantile(plains, .5))
+		for _, r := range ratios {
+			fmt.Printf(" %8.2f", quantile(r, .5))
+		}
+		fmt.Println()
 	}
 }
 
@@ -148,7 +186,7 @@ func command(argv []string) *exec.Cmd {
 	c := exec.Command(argv[0], argv[1:]...)
 	c.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "HOME=/nonexistent"}
 	c.Dir = "/"
-	if os.Geteuid() == 0 {
+	if os.Geteuid() == 0 && filepath.Base(argv[0]) != "limit-ns" { // which becomes that user
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		if u, err := user.Lookup("fencer"); err == nil {
 			uid, _ := strconv.Atoi(u.Uid)
