@@ -213,7 +213,7 @@ func (d *domain) launch() error {
 	if err == nil && n.Ready && json.Valid(line) {
 		d.fence = bytes.TrimSpace(line)
 		if n.TTY {
-			d.devpts = d.terminals()
+			d.devpts = d.terminals(n.PID)
 		}
 		go d.listen()
 		return nil
@@ -264,7 +264,7 @@ func (d *domain) take(n news) bool {
 	defer d.mu.Unlock()
 	r := d.runs[n.ID]
 	switch {
-	case r == nil || n.Ready || n.TTY:
+	case r == nil || n.Ready || n.TTY || n.PID != 0:
 		return false
 	case n.Started && n.Failed == nil && n.Exit == nil && !r.started:
 		r.started = true

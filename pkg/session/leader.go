@@ -57,7 +57,7 @@ func Lead() error {
 	if err == nil {
 		unix.Close(tty)
 	}
-	if err := c.send(news{Ready: true, TTY: err == nil}); err != nil {
+	if err := c.send(news{Ready: true, TTY: err == nil, PID: os.Getpid()}); err != nil {
 		return err
 	}
 	done := make(chan struct{})

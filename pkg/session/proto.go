@@ -184,6 +184,7 @@ type order struct {
 type news struct {
 	Ready   bool   `json:"ready,omitempty"`
 	TTY     bool   `json:"tty,omitempty"`
+	PID     int    `json:"pid,omitempty"` // with Ready
 	ID      uint64 `json:"id,omitempty"`
 	Started bool   `json:"started,omitempty"`
 	Failed  *Error `json:"failed,omitempty"`

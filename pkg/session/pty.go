@@ -3,16 +3,21 @@ package session
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
 
 // terminals is the folder of the domain's own terminals (devpts), opened by us
 // before any command of the domain has run. So a leader hands us no terminal
-// that could be something else. -1: they are not to be had.
-func (d *domain) terminals() int {
+// that could be something else. -1: they are not to be had. The leader is the
+// launch, or its child where a supervisor stays outside.
+func (d *domain) terminals(leader int) int {
+	if leader != d.pid && !slices.ContainsFunc(processes(), func(p process) bool { return p.pid == leader && p.parent == d.pid }) {
+		return -1
+	}
 	// In the namespace form the domain has a /dev of its own, in the bare form ours.
-	for _, root := range []string{fmt.Sprintf("/proc/%d/root", d.pid), ""} {
+	for _, root := range []string{fmt.Sprintf("/proc/%d/root", leader), ""} {
 		fd, err := unix.Open(root+"/dev/pts", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			continue

@@ -39,11 +39,16 @@ func newMark() string {
 	return fmt.Sprintf("86400.%d%03d", os.Getpid(), marks.Add(1))
 }
 
-// inContainer is a shell line of the person's that has `fence env` in force.
-func inContainer(t *testing.T, script string) *exec.Cmd {
+// inContainer is a shell line of the person's that has `fence env` in force,
+// on a node with those limits of /proc/sys/user.
+func inContainer(t *testing.T, script string, limits ...string) *exec.Cmd {
 	t.Helper()
 	bed.Require(t, "images", "site")
-	cmd := bed.Command(t, "bash", "-c", `eval "$(fence env)"; export IMG=`+bed.Image("debian")+"\n"+script)
+	script = `eval "$(fence env)"; export IMG=` + bed.Image("debian") + "\n" + script
+	cmd := bed.Command(t, "bash", "-c", script)
+	if len(limits) > 0 {
+		cmd = bed.Limited(t, limits, "bash", "-c", script)
+	}
 	withFence(t, cmd)
 	return cmd
 }

@@ -204,20 +204,24 @@ func TestTTY_OfThePerson(t *testing.T) {
 }
 
 // hosted is a session as an sbatch script starts it, and the process that
-// keeps it: fence serve -- apptainer exec.
+// keeps it: fence serve -- apptainer exec. Of domains, "--bind X" is a flag of
+// apptainer, and "max_X=N" a limit of the node.
 func hosted(t *testing.T, domains ...string) (socket string, serve *process) {
 	t.Helper()
 	socket = filepath.Join(bed.TempDir(t), "s")
 	binds, named := "", ""
+	var limits []string
 	for _, d := range domains {
 		if strings.HasPrefix(d, "--bind ") {
 			binds += " " + d
+		} else if strings.HasPrefix(d, "max_") {
+			limits = append(limits, d)
 		} else {
 			named += " --domain " + d
 		}
 	}
 	script := `fence serve --socket ` + socket + ` -- apptainer -q exec` + binds + ` $IMG /.fence/fence serve --stdio` + named
-	cmd := inContainer(t, script+` & echo $!; wait $!; exit $?`)
+	cmd := inContainer(t, script+` & echo $!; wait $!; exit $?`, limits...)
 	serve = &process{said: &bytes.Buffer{}}
 	cmd.Stderr = serve.said
 	out, err := cmd.StdoutPipe()
