@@ -17,12 +17,11 @@ help: ## this list
 
 # Linked against musl, fence starts a fifth faster (docs/decisions/005).
 # libseccomp.a is the distribution's; musl has no kernel headers of its own.
-ifneq ($(shell command -v musl-gcc),)
-FENCE_ENV  := CC=musl-gcc CGO_CFLAGS="-O2 -idirafter /usr/include -idirafter /usr/include/$(shell gcc -print-multiarch)" CGO_LDFLAGS=-L$(CURDIR)/$(BIN)/lib
-FENCE_TAGS := $(TAGS),musl
-else
-FENCE_TAGS := $(TAGS)
-endif
+# Asked when the recipe runs: deps may have installed it.
+comma      := ,
+musl        = $(shell command -v musl-gcc)
+FENCE_ENV   = $(if $(musl),CC=musl-gcc CGO_CFLAGS="-O2 -idirafter /usr/include -idirafter /usr/include/$(shell gcc -print-multiarch)" CGO_LDFLAGS=-L$(CURDIR)/$(BIN)/lib)
+FENCE_TAGS  = $(TAGS)$(if $(musl),$(comma)musl)
 
 build: deps ## the static binaries, into bin/
 	@mkdir -p $(BIN)/lib

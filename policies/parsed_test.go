@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"go/format"
 	"os"
+	"os/exec"
 	"reflect"
 	"testing"
 
@@ -44,6 +45,9 @@ func TestParsed_IsWhatTheFilesSay(t *testing.T) {
 		}
 		if err := os.WriteFile("parsed.go", src, 0o644); err != nil {
 			t.Fatal(err)
+		}
+		if out, err := exec.Command("gofmt", "-s", "-w", "parsed.go").CombinedOutput(); err != nil {
+			t.Fatalf("gofmt: %v\n%s", err, out)
 		}
 	}
 }
