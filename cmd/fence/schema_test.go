@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"os/exec"
 	"reflect"
 	"slices"
@@ -145,5 +146,17 @@ func decode(data []byte, into any) error {
 func TestSchemas_NameEveryField(t *testing.T) {
 	for name, v := range map[string]any{"fence.status": status.Status{}, "fence.check": Check{}, "fence.explain": Explanation{}} {
 		clitest.NamesEveryField(t, name, reflect.TypeOf(v))
+	}
+}
+
+// A value is what was typed, blanks and all.
+func TestFlags_KeepBlanks(t *testing.T) {
+	dir := t.TempDir() + "/in "
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out := fence(t, []int{0, 125}, "explain", "--json", "--read", dir, "--why", "a test", "--accept", "landlock-hide", "--accept", "host-tmp", "--accept", "sockets")
+	if len(out) > 0 && !bytes.Contains(out, []byte("read "+dir+`"`)) {
+		t.Errorf("%q is not opened:\n%s", dir, out)
 	}
 }

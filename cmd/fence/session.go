@@ -35,7 +35,7 @@ func sessionCommands() []*urfave.Command {
 	grace := &urfave.DurationFlag{Name: "grace", Usage: "`TIME` between SIGTERM and SIGKILL", DefaultText: "2s"}
 	dir := func(usage string) urfave.Flag { return &urfave.StringFlag{Name: "dir", Usage: usage} }
 	list := func(name, usage string) urfave.Flag {
-		return &urfave.StringSliceFlag{Name: name, Usage: usage, KeepSpace: true}
+		return &urfave.StringSliceFlag{Name: name, Usage: usage}
 	}
 	return []*urfave.Command{
 		{

@@ -130,24 +130,27 @@ func prepare(app *cli.App) {
 	app.HideHelpCommand = true
 	app.ExitErrHandler = func(*cli.Context, error) {}
 	app.OnUsageError = usageError
-	plainBools(app.Flags)
+	plainFlags(app.Flags)
 	var each func([]*cli.Command)
 	each = func(cs []*cli.Command) {
 		for _, c := range cs {
 			c.OnUsageError = usageError
 			c.HideHelpCommand = true
-			plainBools(c.Flags)
+			plainFlags(c.Flags)
 			each(c.Subcommands)
 		}
 	}
 	each(app.Commands)
 }
 
-// plainBools keeps "(default: false)" out of the help.
-func plainBools(flags []cli.Flag) {
+// plainFlags keeps "(default: false)" out of the help, and blanks in values.
+func plainFlags(flags []cli.Flag) {
 	for _, f := range flags {
-		if b, ok := f.(*cli.BoolFlag); ok {
-			b.DisableDefaultText = true
+		switch f := f.(type) {
+		case *cli.BoolFlag:
+			f.DisableDefaultText = true
+		case *cli.StringSliceFlag:
+			f.KeepSpace = true // a path may end in a blank
 		}
 	}
 }
