@@ -87,7 +87,7 @@ func (t *tracer) stopped(tid int, ws unix.WaitStatus) error {
 		return t.call(tid, th)
 	case sig == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_EXEC:
 		return t.execed(tid)
-	case sig == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_CLONE && tid == t.pid:
+	case sig == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_CLONE && tid == t.pid && t.started:
 		t.meet = true
 		return t.resume(tid, 0)
 	case sig == unix.SIGTRAP && ws.TrapCause() > 0:
