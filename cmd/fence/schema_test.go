@@ -155,8 +155,8 @@ func TestFlags_KeepBlanks(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	out := fence(t, []int{0, 125}, "explain", "--json", "--read", dir, "--why", "a test", "--accept", "landlock-hide", "--accept", "host-tmp", "--accept", "sockets")
-	if len(out) > 0 && !bytes.Contains(out, []byte("read "+dir+`"`)) {
+	out := fence(t, []int{0}, "explain", "--json", "--read", dir, "--why", "a test", "--accept", "landlock-hide", "--accept", "host-tmp", "--accept", "sockets")
+	if !bytes.Contains(out, []byte("read "+dir+`"`)) {
 		t.Errorf("%q is not opened:\n%s", dir, out)
 	}
 }
