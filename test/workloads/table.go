@@ -217,10 +217,10 @@ nohup sh -c 'echo nohup' 2>/dev/null; setsid -w sh -c 'echo setsid'; sleep 100 &
 		Run: `gcc -o queue $programs/c/queue.c; ./queue`, Want: "through\n", Less: SysV, Breaks: `mq_open: Operation not permitted`, DeniedBare: `mq_open: Permission denied`},
 
 	{Name: "localhost", About: "a web server on localhost (flask, http.server, jupyter, ray, MPI, gradle's daemon)",
-		Run: `python3 $programs/python/server.py`, Want: "served\n", Denied: `[Errno 97] Address family not supported by protocol`, Open: []string{"--net", "host"}},
+		Run: `python3 $programs/python/server.py`, Want: "served\n", Denied: `[Errno 97] Address family not supported by protocol`, Open: []string{"--net", "loopback"}},
 	{Name: "mpi", About: "Open MPI on one node", Slow: true, As: User,
 		Run:  `export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_mtl=^psm,psm2,ofi; mpirun -n 2 --oversubscribe python3 $programs/python/mpi.py | sort`,
-		Want: "0 3 1000000\n1 3 1000000\n", Denied: `socket() failed with errno=97`, Open: []string{"--net", "host"}},
+		Want: "0 3 1000000\n1 3 1000000\n", Denied: `socket() failed with errno=97`, Open: []string{"--net", "loopback"}},
 	{Name: "root-modes", About: "root that changes files whatever their mode (rm -rf of a read-only folder, such as Go's modules)", As: Root,
 		Run: `mkdir d; touch d/f; chmod 555 d; rm -rf d; echo removed`, Want: "removed\n", Denied: `cannot remove 'd/f': Permission denied`,
 		Open: []string{"--policy", Dir + "/programs/root.toml"}},
