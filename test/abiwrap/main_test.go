@@ -231,7 +231,7 @@ func TestEnforces(t *testing.T) {
 			_ = os.Chmod(p, 0o755)
 		}
 		if c := ordinary().Credential; c != nil {
-			err := filepath.WalkDir(d, func(p string, _ os.DirEntry, err error) error { return os.Chown(p, int(c.Uid), int(c.Gid)) })
+			err := filepath.WalkDir(d, func(p string, _ os.DirEntry, err error) error { return os.Lchown(p, int(c.Uid), int(c.Gid)) })
 			if err != nil {
 				t.Fatal(err)
 			}
