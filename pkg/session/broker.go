@@ -262,6 +262,9 @@ func (d *domain) listen() {
 func (d *domain) take(n news) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.state != "alive" {
+		return true // it was killed with the rest, which is what its client is told
+	}
 	r := d.runs[n.ID]
 	switch {
 	case r == nil || n.Ready || n.TTY || n.PID != 0:
