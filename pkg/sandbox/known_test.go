@@ -117,8 +117,8 @@ func TestKnownBugs(t *testing.T) {
 	})
 	t.Run("account-unknown-home-elsewhere", func(t *testing.T) {
 		n := debianNode(t)
-		n.Home, n.Env = "", []string{"HOME=/srv/work"}
-		n = parseTree(bareDebian, "/srv/work/").on(n)
+		n.Home, n.Env = "", []string{"HOME=/srv/ada"}
+		n = parseTree(bareDebian, "/srv/ada/").on(n)
 		n.Mounts = slices.DeleteFunc(n.Mounts, func(m host.Mount) bool { return m.Path == "/home" })
 		bug(t, !hidden(resolve(t, builtin(t, "strict"), n), "/home/ada"), "where /etc/passwd lacks the account and HOME is elsewhere, /home is not hidden")
 	})
