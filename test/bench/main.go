@@ -79,7 +79,7 @@ func main() {
 		{"git status, 2000 files", "git init -q; mkdir d; for i in $(seq 2000); do echo $i >d/$i; done; for i in 1 2 3 4 5 6 7 8 9 10; do git status --porcelain >/dev/null; done"},
 		{"make, 40 C files", "for i in $(seq 40); do echo \"int f$i(void){return $i;}\" >$i.c; done; echo 'all: $(patsubst %.c,%.o,$(wildcard *.c))' >Makefile; make -s"},
 	} {
-		script := "set -e; d=$(mktemp -d /dev/shm/bench.XXXXXX); export TMPDIR=$d; cd $d; " + w.script + "; cd /; rm -r $d"
+		script := "set -e; d=$(mktemp -d -p /dev/shm); export TMPDIR=$d; cd $d; " + w.script + "; cd /; rm -r $d"
 		inside(w.what, 7, []string{"/bin/sh", "-c", script}, [][]string{{fence, "--"}, bare, {floor}, append(bwrap, "--dev", "/dev", "--proc", "/proc")}, false)
 	}
 }

@@ -45,19 +45,7 @@ func TestLoopback(t *testing.T) {
 	}
 
 	// The script is the task: a server bound to each kind of address, asked by each name it has.
-	p.write("serve.py", `
-import http.client, http.server, os, socket, sys, threading
-class V6(http.server.ThreadingHTTPServer):
-    address_family = socket.AF_INET6
-for bind, names in (("127.0.0.1", ["127.0.0.1", "localhost"]), ("0.0.0.0", ["127.0.0.1", "localhost", "127.9.8.7"]), ("::", ["::1", "127.0.0.1", "localhost"]), ("::1", ["::1"])):
-    kind = V6 if ":" in bind else http.server.ThreadingHTTPServer
-    server = kind((bind, 8080), http.server.SimpleHTTPRequestHandler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    for name in names:
-        c = http.client.HTTPConnection(name, 8080, timeout=20)
-        c.request("GET", "/")
-        print(bind, name, c.getresponse().status)
-    server.shutdown(); server.server_close()
+	p.write("serve.py", webServers+`
 a, b = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 a.bind(("127.0.0.1", 5300)); b.sendto(b"datagram", ("127.0.0.1", 5300)); print(a.recv(100).decode())
 for family, kind, proto in ((socket.AF_INET, socket.SOCK_RAW, 1), (socket.AF_INET, socket.SOCK_STREAM, 262), (socket.AF_PACKET, socket.SOCK_RAW, 0)):
@@ -293,3 +281,19 @@ func (p *proxy) all() []string {
 func (p *proxy) was(asked string) bool {
 	return slices.ContainsFunc(p.all(), func(s string) bool { before, _, _ := strings.Cut(s, "?"); return before == asked })
 }
+
+// webServers is Python: a server bound to each kind of address, asked by each
+// name that it has.
+const webServers = `
+import http.client, http.server, socket, threading
+class V6(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+for bind, names in (("127.0.0.1", ["127.0.0.1", "localhost"]), ("0.0.0.0", ["127.0.0.1", "localhost", "127.9.8.7"]), ("::", ["::1", "127.0.0.1", "localhost"]), ("::1", ["::1"])):
+    kind = V6 if ":" in bind else http.server.ThreadingHTTPServer
+    server = kind((bind, 8080), http.server.SimpleHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for name in names:
+        c = http.client.HTTPConnection(name, 8080, timeout=20)
+        c.request("GET", "/")
+        print(bind, name, c.getresponse().status)
+    server.shutdown(); server.server_close()`

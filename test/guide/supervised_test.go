@@ -43,21 +43,9 @@ func (p place) everyForm(flags string, files ...string) []withoutNetns {
 	}
 }
 
-// supervisedServers is a server bound to each kind of address, asked by each name it has, and what
-// is no TCP.
+// supervisedServers is asyncio on "localhost", and what is no TCP.
 const supervisedServers = `
 import asyncio, errno, http.client, http.server, os, socket, threading
-class V6(http.server.ThreadingHTTPServer):
-    address_family = socket.AF_INET6
-for bind, names in (("127.0.0.1", ["127.0.0.1", "localhost"]), ("0.0.0.0", ["127.0.0.1", "localhost", "127.9.8.7"]), ("::", ["::1", "127.0.0.1", "localhost"]), ("::1", ["::1"])):
-    kind = V6 if ":" in bind else http.server.ThreadingHTTPServer
-    server = kind((bind, 8080), http.server.SimpleHTTPRequestHandler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    for name in names:
-        c = http.client.HTTPConnection(name, 8080, timeout=20)
-        c.request("GET", "/")
-        print(bind, name, c.getresponse().status)
-    server.shutdown(); server.server_close()
 async def talk():
     async def echo(r, w):
         w.write(await r.readline()); await w.drain(); w.close()
@@ -130,7 +118,7 @@ func TestSupervised(t *testing.T) {
 	if control := p.sh(`eval "$(fence env)"; apptainer exec img.sif sh -c '` + reach + `'`); control.stdout != "host" {
 		t.Fatalf("control: %q\n%s", control.stdout, control.stderr)
 	}
-	p.write("serve.py", supervisedServers, 0o644)
+	p.write("serve.py", webServers+supervisedServers, 0o644)
 	for _, f := range p.everyForm("--net loopback", "serve.py") {
 		t.Run(f.name, func(t *testing.T) {
 			p := place{t, p.dir}
