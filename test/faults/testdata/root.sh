@@ -20,10 +20,9 @@ ln -s usr/lib lib
 echo "$user:x:$uid:$gid::$home:/bin/sh" >etc/passwd
 echo "team:x:$gid:" >etc/group
 cp "$limit" opt/limit-ns
-mount --rbind /usr usr
-mount --rbind /proc proc
-mount --rbind /sys sys
-mount --rbind /dev dev
+machine() { # what a root has of the machine
+	for d in usr proc sys dev; do mount --rbind "/$d" "$d"; done
+}
 
 case $kind in
 container)
@@ -38,10 +37,12 @@ container)
 	cp "$stage/bin/fence" .fence/fence
 	echo '# a tool' >.fence/tool
 	cp "$stage/bin/checker" opt/checker
-	find . -xdev -exec chown -h "$uid:$gid" {} +
+	chown -Rh "$uid:$gid" . # before the machine's own folders are in it
+	machine
 	mount --rbind /proj proj
 	;;
 node)
+	machine
 	mkdir -p ".$stage" ".$home"
 	cp -a "$stage"/{bin,decoy,fake,work} ".$stage"
 	echo 'canary: not a password' >".$home/.netrc"
