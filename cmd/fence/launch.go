@@ -33,6 +33,7 @@ type options struct {
 	statusFD int
 	workdir  string
 	form     string
+	below    []sandbox.Below
 }
 
 func policyFlags() []urfave.Flag {
@@ -51,6 +52,7 @@ func policyFlags() []urfave.Flag {
 		list("why", "the `REASON` for what is opened; it stands in every report"),
 		&urfave.StringFlag{Name: "workdir", Usage: "start in `DIR`"},
 		&urfave.StringFlag{Name: "form", Value: "auto", Usage: "`FORM`: namespace, bare, or auto: namespace where the node allows it"},
+		&urfave.StringSliceFlag{Name: "below", Hidden: true}, // of a session: sandbox.Below as JSON
 		&urfave.IntFlag{Name: "status-fd", Value: -1, Usage: "write one JSON line to descriptor `N` when the fence is up"},
 	}
 }
@@ -69,6 +71,13 @@ func optionsFrom(c *urfave.Context) (options, error) {
 		if c.String(name) == "" || slices.Contains(c.StringSlice(name), "") {
 			return o, cli.Usagef("run 'fence --help' for the flags", "--%s needs a value", name)
 		}
+	}
+	for _, text := range c.StringSlice("below") {
+		var b sandbox.Below
+		if err := json.Unmarshal([]byte(text), &b); err != nil || len(b.Files) < 3 || len(b.Argv) == 0 {
+			return o, cli.Usagef("fence serve --below does it", "--below: a session starts this itself")
+		}
+		o.below = append(o.below, b)
 	}
 	switch {
 	case !slices.Contains([]string{"auto", "bare", "namespace"}, o.form):
@@ -227,14 +236,24 @@ func launch(c *urfave.Context) error {
 }
 
 func start(o options, argv []string) error {
-	inside, err := supervise.Inside(os.Args[0])
-	if err != nil {
+	if rs, line, err := sandbox.Joiner(os.Args[0]); err != nil {
 		return notFenced(err, "")
+	} else if rs != nil {
+		return become(*rs, o, line, argv)
+	}
+	give, shared, maker := sandbox.Maker(os.Args[0])
+	var inside *supervise.Child
+	if !maker {
+		var err error
+		if inside, err = supervise.Inside(os.Args[0]); err != nil {
+			return notFenced(err, "")
+		}
 	}
 	var p policy.Policy
+	var err error
 	if inside != nil {
 		p, err = unpack(inside.Hello)
-	} else if p, err = o.load(); err == nil {
+	} else if p, err = o.load(); err == nil && !maker {
 		if up := supervisor(p); up != nil {
 			return stay(*up)
 		}
@@ -242,12 +261,15 @@ func start(o options, argv []string) error {
 	if err != nil {
 		return err
 	}
-	ns, err := sandbox.Enter(p.Network.Mode != policy.NetworkHost && inside == nil)
+	shared = shared && p.Network.Mode.OnlyLoopback()
+	ns, err := sandbox.Enter(p.Network.Mode != policy.NetworkHost && inside == nil && !shared)
 	if err != nil {
 		return notFenced(err, "try --form bare, which needs no namespace")
 	}
 	if inside != nil {
 		ns.Net = inside.Refused
+	} else if shared {
+		ns.Net = nil // that of the fence above
 	}
 	rs, err := resolve(p, o, ns)
 	if err != nil {
@@ -259,6 +281,7 @@ func start(o options, argv []string) error {
 			return sandbox.Session{V4: s.Own.V4, V6: s.Own.V6, Decoy: s.Decoy}, err
 		}
 	}
+	rs.Below = o.below
 	var line []byte
 	if o.statusFD >= 0 {
 		st, err := status.Of(rs)
@@ -269,6 +292,17 @@ func start(o options, argv []string) error {
 			return notFenced(err, "")
 		}
 	}
+	if maker {
+		if err := sandbox.HandOver(rs, line, give); err != nil {
+			return notFenced(err, "")
+		}
+		return nil
+	}
+	return become(rs, o, line, argv)
+}
+
+// become puts the fence in force and starts the command in it.
+func become(rs sandbox.Ruleset, o options, line []byte, argv []string) error {
 	if err := sandbox.Enforce(rs); err != nil {
 		return notFenced(err, "fence check says what this node can enforce")
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -69,6 +70,8 @@ parse, a socket that cannot be made; 3 it failed; 125 a domain is not fenced.`,
 				&urfave.StringFlag{Name: "socket", Usage: "listen at `PATH`, on the node's own disk"},
 				&urfave.BoolFlag{Name: "stdio", Usage: "the channel is descriptor 0: a listening or a connected Unix socket"},
 				list("domain", "a domain and its policy, `NAME=POLICY`; again for more"),
+				list("below", "the domain `NAME=ABOVE` lies below ABOVE, whose processes can signal and look at its own"),
+				list("private", "the folder `NAME=DIR` is the domain's alone: hidden from every other, made if it is missing"),
 				list("flag", "a flag of a launch for a domain, `NAME:FLAG=VALUE`: agent:read=/data (with agent:why=...)"),
 				&urfave.IntFlag{Name: "lifeline", Value: -1, Usage: "end when the other side of descriptor `N` (pipe, socket, pidfd) is gone"},
 			},
@@ -179,6 +182,38 @@ func domains(c *urfave.Context) ([]session.Domain, error) {
 	if len(all) == 0 {
 		return nil, cli.Usagef("--domain agent=strict", "a session needs a domain")
 	}
+	at := func(name string) int {
+		return slices.IndexFunc(all, func(d session.Domain) bool { return d.Name == name })
+	}
+	for _, spec := range c.StringSlice("below") {
+		name, up, _ := strings.Cut(spec, "=")
+		i, above := at(name), at(up)
+		switch {
+		case i < 0 || above < 0 || i == above:
+			return nil, cli.Usagef("--below agent=verifier, after --domain for both", "--below: %q is not NAME=ABOVE of two domains", spec)
+		case all[i].Below != "":
+			return nil, cli.Usagef("", "--below: %s is there twice", name)
+		}
+		all[i].Below = up
+	}
+	for _, d := range all {
+		if d.Below != "" && all[at(d.Below)].Below != "" {
+			return nil, cli.Usagef("a domain is above or below, not both", "--below: %s lies below %s, which lies below another", d.Name, d.Below)
+		}
+	}
+	for _, spec := range c.StringSlice("private") {
+		name, dir, _ := strings.Cut(spec, "=")
+		i := at(name)
+		switch {
+		case i < 0 || !path.IsAbs(dir) || path.Clean(dir) != dir || dir == "/":
+			return nil, cli.Usagef("--private verifier=/tests", "--private: %q is not NAME=DIR, a domain and the absolute path of a folder", spec)
+		case all[i].Below != "":
+			return nil, cli.Usagef("give it to the domain above", "--private: the domain %s lies below another, which sees all that it has", name)
+		case slices.ContainsFunc(all, func(d session.Domain) bool { return d.Name != name && len(d.Private) > 0 }):
+			return nil, cli.Usagef("", "--private: only one domain can have folders of its own")
+		}
+		all[i].Private = append(all[i].Private, dir)
+	}
 	for _, spec := range c.StringSlice("flag") {
 		name, flag, _ := strings.Cut(spec, ":")
 		flag, value, ok := strings.Cut(flag, "=")
@@ -190,6 +225,13 @@ func domains(c *urfave.Context) ([]session.Domain, error) {
 			return nil, cli.Usagef("", "--flag: there is no domain %q", name)
 		}
 		all[i].Flags = append(all[i].Flags, "--"+flag+"="+value)
+	}
+	for _, d := range all {
+		if d.Below != "" {
+			if err := fits(d, all[at(d.Below)]); err != nil {
+				return nil, err
+			}
+		}
 	}
 	// The launch gets a reason for the session's own descriptor, which must
 	// not stand for anything else.
@@ -203,6 +245,53 @@ func domains(c *urfave.Context) ([]session.Domain, error) {
 		}
 	}
 	return all, nil
+}
+
+// fits refuses a domain that is to have what the one above has not: behind two
+// fences only what both open is open.
+func fits(low, up session.Domain) error {
+	for _, d := range []session.Domain{low, up} {
+		if slices.Contains(d.Flags, "--form=bare") {
+			return cli.Usagef("", "--below: a domain above or below another has namespaces, and %s asks for the bare form", d.Name)
+		}
+	}
+	p, err := policyOf(low)
+	if err != nil {
+		return err
+	}
+	above, err := policyOf(up)
+	if err != nil {
+		return err
+	}
+	if n := p.Network; n.Mode != policy.NetworkNone && (n.Mode != above.Network.Mode || n.Socket != above.Network.Socket) {
+		return cli.Usagef(fmt.Sprintf("give both the same: --flag %s:net=%s", up.Name, n.Mode),
+			"--below: the domain %s has the network mode %s, and %s, above it, %s", low.Name, n.Mode, up.Name, above.Network.Mode)
+	}
+	for _, o := range p.Open {
+		if o.Path != "" && !slices.ContainsFunc(above.Open, func(a policy.Open) bool {
+			return a.Path != "" && (o.Path == a.Path || strings.HasPrefix(o.Path, a.Path+"/")) && (o.Access == a.Access || o.Access == policy.AccessRead && a.Access == policy.AccessWrite)
+		}) {
+			return cli.Usagef(fmt.Sprintf("open it for both: --flag %s:%s=%s --flag %[1]s:why='TEXT'", up.Name, o.Access, o.Path),
+				"--below: the domain %s opens %s (%s), and %s, above it, does not", low.Name, o.Path, o.Access, up.Name)
+		}
+	}
+	return nil
+}
+
+// policyOf is the policy that the domain's launch will have.
+func policyOf(d session.Domain) (policy.Policy, error) {
+	o := options{policy: d.Policy}
+	f := &o.flags
+	lists := map[string]*[]string{"read": &f.Read, "write": &f.Write, "hide": &f.Hide, "env": &f.Env, "syscall": &f.Syscall, "limit": &f.Limit, "accept": &f.Accept, "why": &f.Why}
+	for _, flag := range d.Flags {
+		name, value, _ := strings.Cut(strings.TrimPrefix(flag, "--"), "=")
+		if list := lists[name]; list != nil {
+			*list = append(*list, value)
+		} else if name == "net" {
+			f.Net = value
+		}
+	}
+	return o.load()
 }
 
 func serve(c *urfave.Context) error {

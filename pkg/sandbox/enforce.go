@@ -46,21 +46,13 @@ func Enforce(rs Ruleset) error {
 		return err
 	}
 
-	if rs.ownLoopback() {
-		if err := raiseLoopback(); err != nil {
-			return err
-		}
-		if rs.Policy.Network.Mode == policy.NetworkProxy {
-			if err := startRelay(rs.Policy.Network.Socket); err != nil {
-				return err
-			}
-		}
-	}
-	if rs.Form == Namespace {
-		if err := applyMounts(rs.Mounts); err != nil {
+	proc := writableProc(rs)
+	if rs.joined == nil { // else its maker has done it
+		if err := furnish(rs); err != nil {
 			return err
 		}
 	}
+	lowers := makeBelow(rs, proc)
 	// Also in the bare form: by its absolute path, so that a folder that is
 	// now covered is not the current one any more (Landlock walks up under a
 	// mask). "/" first: if the second fails, nothing is left open.
@@ -88,8 +80,11 @@ func Enforce(rs Ruleset) error {
 	if err := settled(rs, keep, cut); err != nil {
 		return err
 	}
-	if err := restrict(rs); err != nil {
+	if err := restrict(rs, lowers); err != nil {
 		return err
+	}
+	for _, l := range lowers {
+		l.join()
 	}
 	var session Session
 	if rs.Supervised() {
@@ -103,6 +98,24 @@ func Enforce(rs Ruleset) error {
 	return selfTest(rs, keep, session)
 }
 
+// furnish gives the namespaces what belongs into them.
+func furnish(rs Ruleset) error {
+	if rs.ownLoopback() {
+		if err := raiseLoopback(); err != nil {
+			return err
+		}
+		if rs.Policy.Network.Mode == policy.NetworkProxy {
+			if err := startRelay(rs.Policy.Network.Socket); err != nil {
+				return err
+			}
+		}
+	}
+	if rs.Form == Namespace {
+		return applyMounts(rs.Mounts)
+	}
+	return nil
+}
+
 func loadSupervised(filter []byte, handOver func(int) (Session, error)) (Session, error) {
 	listener, err := seccomp.LoadListener(filter)
 	if err != nil {
@@ -114,30 +127,53 @@ func loadSupervised(filter []byte, handOver func(int) (Session, error)) (Session
 
 // restrict puts one Landlock layer on this thread: two would each have to
 // grant what moves between folders.
-func restrict(rs Ruleset) error {
+func restrict(rs Ruleset, lowers []lower) error {
+	if j := rs.joined; j != nil {
+		return restrictSelf(j.ruleset, j.flags)
+	}
+	fd, flags, err := makeRuleset(rs)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for _, l := range lowers {
+		if err := l.grantTerminals(fd, rs.Handled.FS); err != nil {
+			return fmt.Errorf("making a Landlock rule for the terminals of a fence below: %w", err)
+		}
+	}
+	return restrictSelf(fd, flags)
+}
+
+func restrictSelf(ruleset, flags int) error {
+	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(ruleset), uintptr(flags), 0); errno != 0 {
+		return os.NewSyscallError("landlock_restrict_self", errno)
+	}
+	return nil
+}
+
+// makeRuleset is a Landlock ruleset with the rules of rs, and the flags to put
+// it in force with.
+func makeRuleset(rs Ruleset) (fd, flags int, err error) {
 	config := landlock.Config{
 		HandledAccessFS:  landlock.AccessFSSet(rs.Handled.FS),
 		HandledAccessNet: landlock.AccessNetSet(rs.Handled.Net),
 		Scoped:           landlock.ScopedSet(rs.Handled.Scoped),
 	}
-	fd, flags, err := config.NewRulesetFD()
+	fd, how, err := config.NewRulesetFD()
 	if err != nil {
-		return err
+		return -1, 0, err
 	}
 	// The library returns no descriptor when there is nothing to enforce.
 	if fd < 0 {
-		return errors.New("BUG: Landlock has nothing to enforce")
+		return -1, 0, errors.New("BUG: Landlock has nothing to enforce")
 	}
-	defer unix.Close(fd)
 	for _, p := range rs.Paths {
 		if err := grant(fd, p); err != nil {
-			return &os.PathError{Op: "making a Landlock rule for", Path: p.Path, Err: err}
+			unix.Close(fd)
+			return -1, 0, &os.PathError{Op: "making a Landlock rule for", Path: p.Path, Err: err}
 		}
 	}
-	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(fd), uintptr(flags), 0); errno != 0 {
-		return os.NewSyscallError("landlock_restrict_self", errno)
-	}
-	return nil
+	return fd, int(how), nil
 }
 
 // grant adds one rule. What was found by listing a folder may be gone by now,

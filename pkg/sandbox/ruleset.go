@@ -89,6 +89,9 @@ type Ruleset struct {
 	// HandOver gives the supervisor the filter's listener, where Supervised
 	// says that there is to be one, and returns when it answers.
 	HandOver func(listener int) (Session, error)
+
+	Below  []Below // fences to be made below this one
+	joined *joined // this one was made for us, below another
 }
 
 // Session is the network of a supervised command.

@@ -27,7 +27,11 @@ func settled(rs Ruleset, keep uint64, cut bool) error {
 	if err == nil {
 		err = inherited(rs)
 	}
-	if err == nil && rs.Form == Namespace {
+	switch {
+	case err != nil || rs.Form != Namespace:
+	case rs.joined != nil:
+		err = rs.joined.entered() // its maker has looked at the mounts
+	default:
 		err = mounted(rs.Mounts)
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ struct fence_userns {
 	int entered; /* this process is in a user namespace of its own */
 	int map_err; /* errno of writing the id maps: fatal when entered */
 	int net_err; /* errno of making a network namespace; after fence_net */
+	int joined;  /* it is in namespaces that were made for it (below.go) */
 	int net_fd;  /* that namespace, if net_err is 0 */
 };
 extern struct fence_userns fence_userns;

@@ -21,6 +21,8 @@ import (
 type Domain struct {
 	Name, Policy string
 	Flags        []string
+	Below        string   // the domain that it shall lie below, "" for none
+	Private      []string // folders of its own, which no other domain has; of one domain only
 }
 
 // Options are what a broker is started with.
@@ -35,6 +37,9 @@ type broker struct {
 	Options
 	r       *reaper
 	domains []*domain
+	owner   *domain // of places that no other domain has, nil: none
+	places  sync.Once
+	emptied error // what went wrong when they were
 	listens bool
 	ending  chan error // why the session ends; nil: as it was told
 }
@@ -43,6 +48,9 @@ type domain struct {
 	Domain
 	b       *broker
 	c       *conn
+	above   *domain // it lies below that one
+	beside  string  // why it does not, although it should
+	masked  bool    // the places of the owner are hidden from it
 	pid     int
 	exited  chan struct{} // its leader has been reaped
 	gone    chan struct{} // and all that it left
@@ -135,18 +143,44 @@ func hangup(fd int) error {
 	}
 }
 
+// launchAll starts first who has places of its own: in which form that one
+// stands decides whether they can be hidden from the others. One that shall lie
+// below another comes with it, or afterwards, beside it.
 func (b *broker) launchAll() error {
-	errs := make([]error, len(b.Domains))
-	var all sync.WaitGroup
-	for i, spec := range b.Domains {
+	for _, spec := range b.Domains {
 		d := &domain{Domain: spec, b: b, devpts: -1, state: "alive", runs: map[uint64]*run{}, exited: make(chan struct{}), gone: make(chan struct{})}
 		b.domains = append(b.domains, d)
-		all.Go(func() { errs[i] = d.launch() })
+		if len(d.Private) > 0 {
+			b.owner = d
+		}
 	}
-	all.Wait()
-	for _, err := range errs {
-		if err != nil {
+	for _, d := range b.domains {
+		if i := slices.IndexFunc(b.domains, func(up *domain) bool { return up.Name == d.Below }); i >= 0 {
+			d.above = b.domains[i]
+		}
+	}
+	if b.owner != nil {
+		if err := makePlaces(b.owner.Private); err != nil {
 			return err
+		}
+	}
+	for {
+		var all sync.WaitGroup
+		errs, n := make([]error, len(b.domains)), 0
+		for i, d := range b.domains {
+			if !d.started && d.above == nil && (b.owner == nil || b.owner == d || b.owner.started) {
+				n++
+				all.Go(func() { errs[i] = d.launch() })
+			}
+		}
+		all.Wait()
+		for _, err := range errs {
+			if err != nil {
+				return err
+			}
+		}
+		if n == 0 {
+			break
 		}
 	}
 	select {
@@ -157,86 +191,177 @@ func (b *broker) launchAll() error {
 	return nil
 }
 
-// launch is an ordinary launch of fence. Its command is fence again, started
-// anew: the Go runtime makes threads from one that is not fenced.
-func (d *domain) launch() error {
+// launching is the broker's side of a launch.
+type launching struct {
+	d            *domain
+	files        []int // descriptors 0, 1, ... of the launch: nothing, nothing, stderr, the leader's channel, the status line
+	status, said *os.File
+	text         bytes.Buffer
+	heard        chan struct{} // text is complete
+}
+
+func (d *domain) prepare() (*launching, error) {
+	l := &launching{d: d, heard: make(chan struct{})}
 	c, theirs, err := pair(maxNews)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d.c = c
 	var ends [4]int // read and write ends of the status line and of stderr
 	for i := 0; i < 4; i += 2 {
 		if err := unix.Pipe2(ends[i:i+2], unix.O_CLOEXEC); err != nil {
-			return os.NewSyscallError("pipe2", err)
+			return nil, os.NewSyscallError("pipe2", err)
 		}
 	}
 	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
+		return nil, err
+	}
+	// A regular file or terminal of ours would be opened by the fence's rules.
+	l.files = []int{null, null, ends[3], theirs, ends[1]}
+	l.status, l.said = os.NewFile(uintptr(ends[0]), "status"), os.NewFile(uintptr(ends[2]), "stderr")
+	return l, nil
+}
+
+// argv is an ordinary launch of fence. Its command is fence again, started
+// anew: the Go runtime makes threads from one that is not fenced.
+func (l *launching) argv(more ...string) []string {
+	d := l.d
+	argv := slices.Concat([]string{"fence", "--policy", d.Policy}, d.Flags, more)
+	if d.masked {
+		for _, p := range d.b.owner.Private {
+			argv = append(argv, "--hide="+p)
+		}
+	}
+	return append(argv, "--keep-fd", fmt.Sprint(leaderFD), "--status-fd", fmt.Sprint(leaderFD+1), "--why", "the session's channel to its leader", "--", "/proc/self/exe", "leader")
+}
+
+// launch starts the domain, and those that shall lie below it.
+func (d *domain) launch() error {
+	// What a bare fence shows cannot be hidden from those that are bare too.
+	o := d.b.owner
+	d.masked = o != nil && o != d && o.form() != "bare"
+	own, err := d.prepare()
+	if err != nil {
 		return err
 	}
-	argv := slices.Concat([]string{"fence", "--policy", d.Policy}, d.Flags,
-		[]string{"--keep-fd", fmt.Sprint(leaderFD), "--status-fd", fmt.Sprint(leaderFD + 1), "--why", "the session's channel to its leader", "--", "/proc/self/exe", "leader"})
-	// A regular file or terminal of ours would be opened by the fence's rules.
-	files := []uintptr{uintptr(null), uintptr(null), uintptr(ends[3]), uintptr(theirs), uintptr(ends[1])}
+	launches, files := []*launching{own}, slices.Clone(own.files)
+	var more []string
+	for _, low := range d.b.domains {
+		if low.above != d {
+			continue
+		}
+		low.masked = d.masked || o == d && o != nil
+		l, err := low.prepare()
+		if err != nil {
+			return err
+		}
+		below := struct {
+			Argv  []string `json:"argv"`
+			Files []int    `json:"files"`
+		}{Argv: l.argv()}
+		for i := range l.files {
+			below.Files = append(below.Files, len(files)+i)
+		}
+		text, err := json.Marshal(below)
+		if err != nil {
+			return err
+		}
+		more, files = append(more, "--below", string(text)), append(files, l.files...)
+		launches = append(launches, l)
+	}
+	var given []uintptr
+	for _, fd := range files {
+		given = append(given, uintptr(fd))
+	}
 	exit := 0
-	pid, err := d.b.r.start("/proc/self/exe", argv, &syscall.ProcAttr{Env: os.Environ(), Files: files, Sys: &syscall.SysProcAttr{Setsid: true}},
-		func(ws unix.WaitStatus, ru *unix.Rusage) {
+	ended := func(d *domain) func(unix.WaitStatus, *unix.Rusage) {
+		return func(ws unix.WaitStatus, ru *unix.Rusage) {
 			exit = exitOf(ws, ru).Code
 			close(d.exited)
-		})
-	closeAll([]int{theirs, ends[1], ends[3], null})
-	status, said := os.NewFile(uintptr(ends[0]), "status"), os.NewFile(uintptr(ends[2]), "stderr")
+		}
+	}
+	d.pid, err = d.b.r.start("/proc/self/exe", own.argv(more...), &syscall.ProcAttr{Env: os.Environ(), Files: given, Sys: &syscall.SysProcAttr{Setsid: true}}, ended(d))
+	closeAll(files)
 	if err != nil {
-		status.Close()
-		said.Close()
 		return &Error{CodeNotRun, fmt.Sprintf("domain %s: starting fence: %v", d.Name, err), ""}
 	}
-	d.pid, d.started = pid, true
-	var text bytes.Buffer
-	heard := make(chan struct{})
-	go func() {
-		_, _ = io.CopyN(&text, said, 8<<10)
-		close(heard)
-		_, _ = io.Copy(io.Discard, said)
-		said.Close()
-	}()
-	// Its other side closes when the leader is executed, or nothing is.
-	line, err := io.ReadAll(io.LimitReader(status, 1<<20))
-	status.Close()
-	var n news
-	if err == nil && len(line) > 0 {
-		_ = c.f.SetReadDeadline(time.Now().Add(patience))
-		_, err = c.recv(&n)
-		_ = c.f.SetReadDeadline(time.Time{})
+	d.started = true
+	var all sync.WaitGroup
+	for _, l := range launches[1:] {
+		all.Go(func() {
+			low := l.d
+			low.started = l.ready(func(pid int) bool {
+				low.pid = pid
+				return d.b.r.adopt(pid, ended(low))
+			})
+			if !low.started {
+				low.c.close()
+				low.above, low.beside = nil, low.refused(CodeNotRun, l.stderr()).Text
+			}
+		})
 	}
-	if err == nil && n.Ready && json.Valid(line) {
-		d.fence = bytes.TrimSpace(line)
-		if n.TTY {
-			d.devpts = d.terminals(n.PID)
-		}
-		go d.listen()
+	up := own.ready(func(int) bool { return true })
+	all.Wait()
+	if up {
 		return nil
 	}
-	d.b.r.with(pid, func(*proc) { _ = unix.Kill(pid, unix.SIGKILL) })
+	d.b.r.with(d.pid, func(*proc) { _ = unix.Kill(d.pid, unix.SIGKILL) })
 	<-d.exited
-	<-heard
-	return d.refused(exit, text.String())
+	return d.refused(exit, own.stderr())
+}
+
+// ready waits until the leader is there, and takes says that it is known.
+func (l *launching) ready(takes func(pid int) bool) bool {
+	d := l.d
+	go func() {
+		_, _ = io.CopyN(&l.text, l.said, 8<<10)
+		close(l.heard)
+		_, _ = io.Copy(io.Discard, l.said)
+		l.said.Close()
+	}()
+	// Its other side closes when the leader is executed, or nothing is.
+	line, err := io.ReadAll(io.LimitReader(l.status, 1<<20))
+	l.status.Close()
+	var n news
+	if err == nil && len(line) > 0 {
+		_ = d.c.f.SetReadDeadline(time.Now().Add(patience))
+		_, err = d.c.recv(&n)
+		_ = d.c.f.SetReadDeadline(time.Time{})
+	}
+	if err != nil || !n.Ready || !json.Valid(line) || !takes(n.PID) {
+		return false
+	}
+	d.fence = bytes.TrimSpace(line)
+	if n.TTY {
+		d.devpts = d.terminals(n.PID)
+	}
+	go d.listen()
+	return true
+}
+
+// stderr is what a launch that came to nothing has written.
+func (l *launching) stderr() string {
+	<-l.heard
+	return l.text.String()
 }
 
 // refused is what the launch said, as an error of the session's.
 func (d *domain) refused(exit int, said string) *Error {
-	e := errorf(CodeNotRun, "domain %s: its fence ended with %d", d.Name, exit)
+	e := &Error{Code: CodeNotRun}
 	if exit == CodeUsage {
 		e.Code = exit
 	}
 	for line := range strings.Lines(said) {
 		line = strings.TrimSpace(line)
-		if text, ok := strings.CutPrefix(line, "fence: "); ok {
+		if text, ok := strings.CutPrefix(line, "fence: "); ok && e.Text == "" { // the first is the cause
 			e.Text = "domain " + d.Name + ": " + strings.ReplaceAll(text, ", and the command was not run", "")
 		} else if hint, ok := strings.CutPrefix(line, "hint: "); ok {
 			e.Hint += hint + "\n"
 		}
+	}
+	if e.Text == "" {
+		e.Text = fmt.Sprintf("domain %s: its fence ended with %d", d.Name, exit)
 	}
 	return e
 }
@@ -301,6 +426,11 @@ func (d *domain) end(state, why string) {
 	if !d.started {
 		return
 	}
+	for _, low := range d.b.domains {
+		if low.above == d {
+			low.end(state, "the domain "+d.Name+", which it lies below, is gone")
+		}
+	}
 	if state == "ended" && d.c.send(order{End: true}) == nil {
 		select {
 		case <-d.exited:
@@ -324,7 +454,48 @@ func (d *domain) end(state, why string) {
 func (d *domain) status() DomainStatus {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return DomainStatus{Name: d.Name, Policy: d.Policy, State: d.state, Why: d.why, Running: len(d.runs), TTY: d.devpts >= 0, Fence: d.fence}
+	s := DomainStatus{Name: d.Name, Policy: d.Policy, State: d.state, Why: d.why, Running: len(d.runs), TTY: d.devpts >= 0, Private: d.Private, Beside: d.beside, Fence: d.fence}
+	if d.above != nil {
+		s.Below = d.above.Name
+	}
+	return s
+}
+
+// form is that of its fence, "" if it has none.
+func (d *domain) form() string {
+	var s struct{ Form string }
+	_ = json.Unmarshal(d.fence, &s)
+	return s.Form
+}
+
+// keeps says why nothing can be done for the owner of places: a domain from
+// which they are not hidden has not ended. When the last has, they are emptied.
+func (b *broker) keeps(d *domain) (failed *Error) {
+	if d != b.owner {
+		return nil
+	}
+	open := false
+	for _, x := range b.domains {
+		if x == d || x.masked {
+			continue
+		}
+		open = true
+		select {
+		case <-x.gone:
+		default:
+			return &Error{CodeNotRun, fmt.Sprintf("the domain %s has places of its own (%s), which cannot be hidden from %s on this node", d.Name, strings.Join(d.Private, ", "), x.Name),
+				"end that first, and they are emptied: fence run --end " + x.Name}
+		}
+	}
+	b.places.Do(func() {
+		if open {
+			b.emptied = emptyPlaces(d.Private)
+		}
+	})
+	if b.emptied != nil {
+		failed = errorf(CodeLost, "emptying the places of the domain %s: %v", d.Name, b.emptied)
+	}
+	return failed
 }
 
 func (b *broker) named(name string) (*domain, *Error) {
@@ -412,6 +583,9 @@ func (b *broker) connect(fd int) {
 			if err := q.Run.check(); !errors.As(err, &failed) {
 				var d *domain
 				if d, failed = b.named(q.Run.Domain); failed == nil {
+					failed = b.keeps(d)
+				}
+				if failed == nil {
 					given := fds
 					fds = nil
 					d.run(c, q.Run, given)

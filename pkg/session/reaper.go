@@ -3,6 +3,7 @@ package session
 import (
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -51,6 +52,18 @@ func (r *reaper) start(path string, argv []string, attr *syscall.ProcAttr, done 
 		r.procs[pid] = &proc{done: done}
 	}
 	return pid, err
+}
+
+// adopt takes a process that has become a child of ours for one that was
+// started here. It says no if that is none.
+func (r *reaper) adopt(pid int, done func(unix.WaitStatus, *unix.Rusage)) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.ContainsFunc(processes(), func(s process) bool { return s.pid == pid && s.parent == os.Getpid() }) || r.procs[pid] != nil {
+		return false
+	}
+	r.procs[pid] = &proc{done: done}
+	return true
 }
 
 // with calls f unless the child has been reaped: its pid is its own.

@@ -87,7 +87,7 @@ func TestBrokenLaunchersAreNoticed(t *testing.T) {
 	const enforce, selftest, mounts = "pkg/sandbox/enforce.go", "pkg/sandbox/selftest.go", "pkg/sandbox/mounts.go"
 	noSelfTest := edit{enforce, "return selfTest(rs, keep, session)", "_ = session\n\treturn nil"}
 	noSettled := edit{enforce, "if err := settled(rs, keep, cut); err != nil {", "if cut && !cut {"}
-	noLandlock := edit{enforce, "if err := restrict(rs); err != nil {", "if err := error(nil); err != nil {"}
+	noLandlock := edit{enforce, "if err := restrict(rs, lowers); err != nil {", "if err := error(nil); err != nil {"}
 	noMask := edit{mounts, "	case MountMaskDir:\n", "	case MountMaskDir:\n		if op.Holds == 0 {\n			return nil\n		}\n"}
 	built := map[string]*stage{} // by the edits
 	for _, c := range []struct {

@@ -162,6 +162,38 @@ pkill -f create_server; cat /tmp/out/answer`, 0o644)
 	}
 }
 
+// The script's server is asked by the tests, and its own reward counts nothing.
+func TestExamples_Graded(t *testing.T) {
+	t.Parallel()
+	p := withExamples(t)
+	p.write("solve.sh", `
+setsid python3 -c '
+import socket
+s = socket.create_server(("127.0.0.1", 8080))
+open("/tmp/up", "w").close()
+while True: s.accept()[0].send(b"42")' >/dev/null 2>&1 &
+until [ -e /tmp/up ]; do :; done
+echo 1 >/logs/verifier/reward.txt || echo "exit 0" >/tests/test.sh || exit 3
+`, 0o644)
+	if err := os.Mkdir(p.path("tests"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.own("tests")
+	p.write("tests/test.sh", `ls /logs/verifier; python3 -c 'import socket; print(socket.create_connection(("127.0.0.1", 8080)).recv(100).decode())' >/logs/verifier/answer
+echo 0.5 >/logs/verifier/reward.txt`, 0o644)
+	r := p.submit("graded.sbatch", "img.sif", "solve.sh", "tests")
+	log := p.log("graded-*.log")
+	if r.code != 0 || strings.Count(log, "Read-only file system") != 2 || !strings.Contains(log, "the script ended with 3\n") || strings.Contains(log, "the tests ended") {
+		t.Errorf("exit code %d\n%s%s", r.code, r.stderr, log)
+	}
+	if got := p.ok(p.sh("tar xf graded-*.tar && cat verifier/reward.txt verifier/answer")); got.stdout != "0.5\n42\n" {
+		t.Errorf("the reward and the answer are %q", got.stdout)
+	}
+	if status := p.log("graded-*.status.json"); !strings.Contains(status, `"below": "verifier"`) {
+		t.Errorf("%s", status)
+	}
+}
+
 func TestExamples_Array(t *testing.T) {
 	t.Parallel()
 	p := withExamples(t)

@@ -215,7 +215,7 @@ func hosted(t *testing.T, domains ...string) (socket string, serve *process) {
 	binds, named := "", ""
 	var limits []string
 	for _, d := range domains {
-		if strings.HasPrefix(d, "--bind ") {
+		if strings.HasPrefix(d, "--bind ") || strings.HasPrefix(d, "--overlay ") {
 			binds += " " + d
 		} else if strings.HasPrefix(d, "max_") {
 			limits = append(limits, d)
