@@ -182,7 +182,7 @@ func TestProgram_Arguments(t *testing.T) {
 		{"bind", []uint64{3, 1, 16}, ok, asked},
 		{"listen", []uint64{3, 1}, ok, asked},
 		{"setsockopt", []uint64{3, unix.SOL_SOCKET, unix.SO_REUSEADDR}, ok, ok},
-		{"setsockopt", []uint64{3, unix.SOL_SOCKET, unix.SO_REUSEPORT}, ok, ok},
+		{"setsockopt", []uint64{3, unix.SOL_SOCKET, unix.SO_REUSEPORT}, ok, unix.ENOPROTOOPT},
 		{"setsockopt", []uint64{3, unix.SOL_SOCKET, unix.SO_BINDTODEVICE}, ok, perm},
 		{"setsockopt", []uint64{3, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX}, ok, perm},
 		{"setsockopt", []uint64{3, unix.IPPROTO_TCP, unix.TCP_NODELAY}, ok, ok},

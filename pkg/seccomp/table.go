@@ -260,9 +260,14 @@ func tested(s Spec) map[string]Tree {
 // lead. Closed: devices to bind to; a source route and headers of IPv6, which
 // send packets elsewhere; groups to join, which the host's network hears of; a
 // connect that is only made when something is sent (TCP_FASTOPEN_CONNECT),
-// when another may listen there.
+// when another may listen there; and a port shared with others
+// (SO_REUSEPORT), who get what comes when the own listener closes.
 var socketOptions = Tree{Verdict: Fail(unix.ENOPROTOOPT), Arg: 1, Mask: all, Branches: []Branch{
-	{unix.SOL_SOCKET, except(2, all, Fail(unix.EPERM), unix.SO_BINDTODEVICE, unix.SO_BINDTOIFINDEX)},
+	{unix.SOL_SOCKET, Tree{Verdict: Allow, Arg: 2, Mask: all, Branches: []Branch{
+		{unix.SO_BINDTODEVICE, Tree{Verdict: Fail(unix.EPERM)}},
+		{unix.SO_BINDTOIFINDEX, Tree{Verdict: Fail(unix.EPERM)}},
+		{unix.SO_REUSEPORT, Tree{Verdict: Fail(unix.ENOPROTOOPT)}},
+	}}},
 	{unix.IPPROTO_TCP, except(2, all, Fail(unix.EOPNOTSUPP), unix.TCP_FASTOPEN_CONNECT, unix.TCP_REPAIR)},
 	{unix.IPPROTO_IP, only(2, all, Fail(unix.ENOPROTOOPT), unix.IP_TOS, unix.IP_TTL, unix.IP_RECVTTL, unix.IP_RECVTOS,
 		unix.IP_PKTINFO, unix.IP_MTU_DISCOVER, unix.IP_RECVERR, unix.IP_MINTTL, unix.IP_FREEBIND,

@@ -152,6 +152,43 @@ func TestRace(t *testing.T) {
 	})
 }
 
+// No port is shared with a server of the same user's on the node: a listener
+// that the command closes while it connects would give the connection to that.
+func TestPortOfAnother(t *testing.T) {
+	onNodes(t, func(t *testing.T, n node) {
+		const server = `
+import socket, sys
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+s.bind(("0.0.0.0", 0))
+s.listen()
+print(s.getsockname()[1], flush=True)
+sys.stdin.read()`
+		in, out, end := start(t, bed.Command(t, "python3", "-c", server))
+		line, err := out.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := strings.TrimSpace(line)
+		beside := []string{"python3", "-c", `
+import errno, socket, sys
+for option in (), (socket.SO_REUSEADDR,), (socket.SO_REUSEPORT,), (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+    s = socket.socket()
+    try:
+        for o in option: s.setsockopt(socket.SOL_SOCKET, o, 1)
+        s.bind(("127.0.0.1", int(sys.argv[1])))
+        s.listen()
+        print("beside it", end=" ")
+    except OSError as e: print(errno.errorcode[e.errno], end=" ")
+    s.close()
+`, port}
+		n.says("EADDRINUSE EADDRINUSE beside it beside it ", n.limited(beside...)) // the control
+		n.says("EADDRINUSE EADDRINUSE ENOPROTOOPT ENOPROTOOPT ", n.fenced(beside...))
+		in.Close()
+		end()
+	})
+}
+
 // A flood, and callers that wait, stop nobody else; nothing is left of it.
 func TestFlood(t *testing.T) {
 	onNodes(t, func(t *testing.T, n node) {
