@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path"
@@ -431,18 +432,22 @@ func runInSession(c *urfave.Context) error {
 	streams.Signals = signals
 	ctx, cancel := context.WithCancel(c.Context)
 	defer cancel()
+	begin, restore := func() {}, func() {}
 	if c.Bool("tty") {
-		restore, sizes := terminal(&cmd)
-		defer restore()
-		streams.Sizes = sizes
+		begin, restore, streams.Sizes = terminal(&cmd)
 	}
-	got := make(chan os.Signal, 8)
-	signal.Notify(got, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
-	go func() {
-		for s := range got {
-			signals <- s.(unix.Signal)
-		}
-	}()
+	defer func() { restore() }()
+	// Until the session answers, a signal ends this process as any other.
+	streams.Begin = func() {
+		got := make(chan os.Signal, 8)
+		signal.Notify(got, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
+		go func() {
+			for s := range got {
+				signals <- s.(unix.Signal)
+			}
+		}()
+		begin()
+	}
 	exit, err := cl.Run(ctx, cmd, streams)
 	return ended(cmd, exit, err)
 }
@@ -459,9 +464,9 @@ func ended(cmd session.Command, exit session.Exit, err error) error {
 	return nil
 }
 
-// terminal makes the caller's terminal one that passes every key on, asks for
-// one of its size, and tells of changes.
-func terminal(cmd *session.Command) (restore func(), sizes <-chan session.Size) {
+// terminal asks for one of the size of the caller's, and tells of changes. raw
+// makes the caller's one that passes every key on.
+func terminal(cmd *session.Command) (raw, restore func(), sizes <-chan session.Size) {
 	fd := int(os.Stdin.Fd())
 	size := func() session.Size {
 		for _, fd := range []int{0, 1, 2} {
@@ -478,15 +483,14 @@ func terminal(cmd *session.Command) (restore func(), sizes <-chan session.Size) 
 	}
 	was, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
-		return func() {}, nil // a pipe
+		return func() {}, func() {}, nil // a pipe
 	}
-	raw := *was
-	raw.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
-	raw.Oflag &^= unix.OPOST
-	raw.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
-	raw.Cflag = raw.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
-	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
-	_ = unix.IoctlSetTermios(fd, unix.TCSETS, &raw)
+	keys := *was
+	keys.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
+	keys.Oflag &^= unix.OPOST
+	keys.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
+	keys.Cflag = keys.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
+	keys.Cc[unix.VMIN], keys.Cc[unix.VTIME] = 1, 0
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, unix.SIGWINCH)
 	out := make(chan session.Size)
@@ -495,7 +499,9 @@ func terminal(cmd *session.Command) (restore func(), sizes <-chan session.Size) 
 			out <- size()
 		}
 	}()
-	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETSW, was) }, out
+	raw = func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, &keys) }
+	restore = func() { _ = unix.IoctlSetTermios(fd, unix.TCSETSW, was) }
+	return raw, restore, out
 }
 
 func putOrGet(c *urfave.Context) error {
@@ -514,7 +520,7 @@ func putOrGet(c *urfave.Context) error {
 	if !strings.HasPrefix(dir, "/") {
 		return cli.Usagef("", "--dir: %q is not an absolute path", dir)
 	}
-	streams := session.Streams{Err: os.Stderr}
+	streams := session.Streams{Err: printable{os.Stderr}} // names are the domain's
 	cmd.Tool = c.Command.Name
 	switch cmd.Tool {
 	case "put":
@@ -530,4 +536,21 @@ func putOrGet(c *urfave.Context) error {
 	}
 	exit, err := cl.Run(c.Context, cmd, streams)
 	return ended(cmd, exit, err)
+}
+
+// printable writes lines that do nothing to a terminal.
+type printable struct{ w io.Writer }
+
+func (p printable) Write(data []byte) (int, error) {
+	for line := range strings.Lines(string(data)) {
+		text, end := strings.CutSuffix(line, "\n")
+		text = cli.Printable(text)
+		if end {
+			text += "\n"
+		}
+		if _, err := io.WriteString(p.w, text); err != nil {
+			return 0, err
+		}
+	}
+	return len(data), nil
 }

@@ -40,15 +40,34 @@ func Open(socket string) (dir int, name string, err error) {
 		return -1, "", err
 	}
 	name = path.Base(socket)
-	var st unix.Stat_t
-	if err = unix.Fstatat(dir, name, &st, 0); err == nil && st.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		err = errors.New("it is not a socket")
-	}
+	fd, err := find(dir, name)
 	if err != nil {
 		unix.Close(dir)
 		return -1, "", err
 	}
+	unix.Close(fd)
 	return dir, name, nil
+}
+
+// find opens the socket itself (O_PATH). No link is followed: a command that
+// may write in the folder could put one there.
+func find(dir int, name string) (int, error) {
+	fd, err := unix.Openat2(dir, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH})
+	if err == unix.ELOOP {
+		return -1, errors.New("it is a link: name the socket itself")
+	}
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		err = errors.New("it is not a socket")
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 // start becomes a new process with the descriptors, and waits for its answer.
@@ -96,7 +115,7 @@ func Main(args []string) error {
 			os.Exit(0)
 		}
 	}()
-	return Serve(listener, fmt.Sprintf("/proc/self/fd/%d/%s", folder, args[1]), func(int) bool { return true })
+	return Serve(listener, folder, args[1], func(int) bool { return true })
 }
 
 // detach starts the relay proper and ends.
@@ -123,16 +142,16 @@ func waitFor(pidfd int) error {
 	}
 }
 
-// Serve carries connections of the listening socket l to a Unix socket, those
-// that takes says yes to. It returns only an error.
-func Serve(l int, socket string, takes func(conn int) bool) error {
+// Serve carries connections of the listening socket l to the Unix socket name
+// in dir, those that takes says yes to. It returns only an error.
+func Serve(l, dir int, name string, takes func(conn int) bool) error {
 	for {
 		fd, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 		switch {
 		case err == nil && !takes(fd):
 			unix.Close(fd)
 		case err == nil:
-			go carry(fd, socket)
+			go carry(fd, dir, name)
 		case err == unix.EMFILE || err == unix.ENFILE || err == unix.ENOBUFS || err == unix.ENOMEM:
 			// Those that are there end some time; until then nobody is let in.
 			if _, err := unix.Poll(nil, 10); err != nil && err != unix.EINTR {
@@ -146,14 +165,19 @@ func Serve(l int, socket string, takes func(conn int) bool) error {
 
 // carry copies both ways until both have ended. A proxy that is not there
 // closes the connection.
-func carry(fd int, socket string) {
+func carry(fd, dir int, name string) {
 	inside := os.NewFile(uintptr(fd), "inside")
 	defer inside.Close()
 	up, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return
 	}
-	if err = unix.Connect(up, &unix.SockaddrUnix{Name: socket}); err == nil {
+	socket, err := find(dir, name)
+	if err == nil {
+		err = unix.Connect(up, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d", socket)})
+		unix.Close(socket)
+	}
+	if err == nil {
 		err = unix.SetNonblock(up, true)
 	}
 	outside := os.NewFile(uintptr(up), "outside")

@@ -41,6 +41,7 @@ type broker struct {
 	places  sync.Once
 	emptied error // what went wrong when they were
 	listens bool
+	nofile  uint64     // the limit of open files
 	ending  chan error // why the session ends; nil: as it was told
 }
 
@@ -88,6 +89,11 @@ func Serve(o Options) error {
 		return err
 	}
 	b := &broker{Options: o, r: r, listens: listens != 0, ending: make(chan error, 1)}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return os.NewSyscallError("getrlimit", err)
+	}
+	b.nofile = files.Max // which the Go runtime takes
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	go func() { <-stop; b.end(nil) }()
@@ -228,6 +234,12 @@ func (d *domain) prepare() (*launching, error) {
 func (l *launching) argv(more ...string) []string {
 	d := l.d
 	argv := slices.Concat([]string{"fence", "--policy", d.Policy}, d.Flags, more)
+	// Descriptors on their way through sockets count for the user, and against
+	// the limit of who sends more (unix(7), ETOOMANYREFS): a domain must not be
+	// able to reach ours. Every policy's limit is 4096 or its author's affair.
+	if d.b.nofile < 2*4096 && !slices.ContainsFunc(d.Flags, func(f string) bool { return strings.HasPrefix(f, "--limit=nofile=") }) {
+		argv = append(argv, fmt.Sprintf("--limit=nofile=%d", d.b.nofile/2))
+	}
 	if d.masked {
 		for _, p := range d.b.owner.Private {
 			argv = append(argv, "--hide="+p)

@@ -178,6 +178,7 @@ type Streams struct {
 	Out, Err io.Writer
 	Signals  <-chan unix.Signal // for its process group
 	Sizes    <-chan Size        // of its terminal
+	Begin    func()             // called when the session has answered: Signals are heard from now on
 }
 
 // Run runs a command. When the context ends, the command is ended too. An
@@ -218,6 +219,9 @@ func (cl *Client) Run(ctx context.Context, cmd Command, s Streams) (Exit, error)
 		return Exit{}, err
 	}
 	defer done()
+	if s.Begin != nil {
+		s.Begin()
+	}
 	if cmd.TTY != nil {
 		var a reply
 		fds, err := c.recv(&a)

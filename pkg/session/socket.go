@@ -132,7 +132,9 @@ func Host(path string, argv []string) (int, error) {
 		for {
 			fd, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
 			if err == nil {
-				_ = c.send(request{Connect: true}, fd)
+				if err := c.send(request{Connect: true}, fd); err != nil {
+					fmt.Fprintf(os.Stderr, "fence: a client could not be passed on to the session: %v\n", err)
+				}
 				unix.Close(fd)
 			} else if err != unix.EINTR && err != unix.ECONNABORTED {
 				return

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"fence/pkg/internal/text"
 )
 
 // beneath opens a path below dir without following any link.
@@ -109,11 +111,14 @@ func unpack(dir string, stream io.Reader) error {
 		if err != nil {
 			return errorf(CodeUsage, "this is no tar stream, or a part of one: %v", err)
 		}
+		if h.Typeflag == tar.TypeXGlobalHeader || h.Typeflag == 'V' {
+			continue // a comment of git's, a name of the whole: no file
+		}
 		name, err := local(h.Name)
 		if err != nil {
 			return err
 		}
-		if h.Typeflag == tar.TypeDir {
+		if h.Typeflag == tar.TypeDir || h.Typeflag == 'D' { // GNU's, with a list of what is in it
 			fd, err := folder(root, name)
 			if err != nil {
 				return wrap(name, err)
@@ -157,6 +162,9 @@ func unpack(dir string, stream io.Reader) error {
 }
 
 func entry(root, parent int, name string, h *tar.Header, r io.Reader) error {
+	if h.Typeflag == tar.TypeGNUSparse { // it is read with its holes
+		h.Typeflag = tar.TypeReg
+	}
 	if h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeSymlink && h.Typeflag != tar.TypeLink {
 		return errorf(CodeUsage, "%q is neither a file, nor a folder, nor a link", h.Name)
 	}
@@ -170,7 +178,7 @@ func entry(root, parent int, name string, h *tar.Header, r io.Reader) error {
 			return err
 		}
 		defer unix.Close(target)
-		if to == h.Name {
+		if own, _ := local(h.Name); to == own {
 			return nil
 		}
 	}
@@ -200,9 +208,6 @@ func entry(root, parent int, name string, h *tar.Header, r io.Reader) error {
 func finish(fd int, h *tar.Header) error {
 	if err := unix.Fchmod(fd, uint32(h.Mode&0o777)); err != nil {
 		return err
-	}
-	if h.ModTime.Unix() <= 0 {
-		return nil
 	}
 	t := unix.NsecToTimespec(h.ModTime.UnixNano())
 	return unix.UtimesNanoAt(fd, "", []unix.Timespec{t, t}, unix.AT_EMPTY_PATH)
@@ -272,7 +277,7 @@ func add(w *tar.Writer, parent int, name, as string) error {
 		}
 		h.Typeflag, h.Size = tar.TypeReg, st.Size
 	default:
-		fmt.Fprintf(os.Stderr, "fence: %s is left out: it is neither a file, nor a folder, nor a link\n", as)
+		fmt.Fprintf(os.Stderr, "fence: %s is left out: it is neither a file, nor a folder, nor a link\n", text.Printable(as))
 		return nil
 	}
 	f := os.NewFile(uintptr(fd), as)

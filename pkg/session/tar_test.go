@@ -48,6 +48,7 @@ func TestUnpack(t *testing.T) {
 		{"the folder itself", []tar.Header{{Typeflag: dir, Name: "./", Mode: 0o750}, {Typeflag: reg, Name: "./f"}}, ""},
 		{"links", []tar.Header{{Typeflag: reg, Name: "f"}, {Typeflag: sym, Name: "s", Linkname: "/etc/passwd"}, {Typeflag: hard, Name: "h", Linkname: "f"}, {Typeflag: hard, Name: "h2", Linkname: "s"}}, ""},
 		{"a file twice", []tar.Header{{Typeflag: reg, Name: "f"}, {Typeflag: reg, Name: "f"}}, ""},
+		{"a file as a link to itself", []tar.Header{{Typeflag: reg, Name: "./f"}, {Typeflag: hard, Name: "./f", Linkname: "./f"}}, ""},
 		{"a file in place of a link", []tar.Header{{Typeflag: sym, Name: "f", Linkname: "../outside"}, {Typeflag: reg, Name: "f"}}, ""},
 		{"..", []tar.Header{{Typeflag: reg, Name: "../outside"}}, "leads out"},
 		{".. in the middle", []tar.Header{{Typeflag: reg, Name: "a/../../outside"}}, "leads out"},

@@ -243,7 +243,7 @@ func (s *supervisor) leadTo(socket string) error {
 	}
 	s.relay = at
 	s.remember(inode)
-	go relay.Serve(fd, fmt.Sprintf("/proc/self/fd/%d/%s", dir, name), s.takes)
+	go relay.Serve(fd, dir, name, s.takes)
 	return nil
 }
 

@@ -92,6 +92,10 @@ func TestPutGet_Commands(t *testing.T) {
 		}
 	}
 	sh(`mkdir t; echo one >t/f; tar c t | fence put --socket $S --dir /tmp/in && fence get --socket $S --dir /tmp/in t | tar t`, 0, "t/\nt/f\n")
+	// What git archive and GNU tar put beside the files.
+	for _, flags := range []string{"--format=pax --pax-option=comment=x", "-V label", "-S", "-g list"} {
+		sh(`truncate -s 2M t/holes; tar c `+flags+` t | fence put --socket $S --dir /tmp/odd && fence run --socket $S -- sh -c 'cat /tmp/odd/t/f; stat -c %s /tmp/odd/t/holes; rm -r /tmp/odd'`, 0, "one\n2097152\n")
+	}
 	sh(`fence put --socket $S --dir /tmp <t/f`, 2, "fence: this is no tar stream")
 	sh(`fence put --socket $S --dir /tmp </dev/null`, 2, "fence: this is no tar stream")
 	sh(`tar cP /etc/passwd | fence put --socket $S --dir /tmp`, 2, `fence: "/etc/passwd" leads out of the folder`)
@@ -99,5 +103,6 @@ func TestPutGet_Commands(t *testing.T) {
 	sh(`fence get --socket $S --dir /tmp ../etc/passwd >x.tar`, 2, `fence: "../etc/passwd" leads out of the folder`)
 	sh(`fence get --socket $S --dir /no x >x.tar`, 3, "fence: /no: no such file or directory")
 	sh(`fence put --socket $S --dir tmp <x.tar`, 2, `--dir: "tmp" is not an absolute path`)
+	sh(`fence run --socket $S -- mkfifo "$(printf '/tmp/in/\033]0;title\007')" && fence get --socket $S --dir /tmp in >x.tar`, 0, `in/\x1b]0;title\a is left out`)
 	sh(`fence put --socket $S x <x.tar`, 2, `fence put takes flags only: "x"`)
 }

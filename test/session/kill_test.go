@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +28,67 @@ const leave = `trap '' TERM HUP INT
 (setsid sh -c 'trap "" TERM HUP INT; sleep '$1' & sleep '$1) >/dev/null 2>&1 &
 setsid setsid sleep $1 >/dev/null 2>&1 &
 until [ $(pgrep -fc "^sleep $1") -ge 3 ]; do :; done`
+
+// Who waits for a session that does not answer is ended as any other program.
+func TestSignals_BeforeAnAnswer(t *testing.T) {
+	dir := bed.TempDir(t)
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	os.Chmod(filepath.Join(dir, "s"), 0o777)
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP} {
+		cmd := bed.Command(t, bed.Bin(t, "fence"), "run", "--socket", filepath.Join(dir, "s"), "--", "true")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Read(make([]byte, 1)); err != nil { // it has said what it wants
+			t.Fatal(err)
+		}
+		_ = cmd.Process.Signal(sig)
+		_ = cmd.Wait()
+		if ws := cmd.ProcessState.Sys().(syscall.WaitStatus); !ws.Signaled() || ws.Signal() != sig {
+			t.Errorf("after %v it ends with %v", sig, cmd.ProcessState)
+		}
+		c.Close()
+	}
+}
+
+// Descriptors that a domain has on their way keep nobody else from sending.
+func TestDescriptorsInFlight(t *testing.T) {
+	socket, serve := hosted(t, "agent=strict", "verifier=strict", "ulimit -n 4096")
+	p := &place{t: t, Client: session.Dial(socket, 0), said: serve.said, mark: newMark()}
+	got := p.sh("agent", `mkfifo /tmp/said; setsid python3 -c '
+import array, errno, socket
+pairs = []
+def send(n):
+    a, b = socket.socketpair()
+    pairs.append((a, b))
+    a.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * n))])
+ended = set()
+for n in 253, 1:
+    try:
+        while True: send(n)
+    except OSError as e: ended.add(errno.errorcode[e.errno])
+with open("/tmp/said", "w") as f: print(*ended, file=f)
+pairs[0][0].recv(1)' "$1" >/dev/null 2>&1 & cat /tmp/said`)
+	if got != "ETOOMANYREFS\n" {
+		t.Fatalf("the agent holds as many as it can: %q", got)
+	}
+	for _, domain := range []string{"verifier", "agent"} {
+		if got := p.sh(domain, "echo on"); got != "on\n" {
+			t.Errorf("%s: %q", domain, got)
+		}
+	}
+	if err := p.End(t.Context(), "agent"); err != nil {
+		t.Error(err)
+	}
+}
 
 // Whoever of those that keep the session up is killed: nothing of it is left.
 // newPlace's cleanup waits for the end of each process, and of the runtime's

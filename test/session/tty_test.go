@@ -208,15 +208,17 @@ func TestTTY_OfThePerson(t *testing.T) {
 
 // hosted is a session as an sbatch script starts it, and the process that
 // keeps it: fence serve -- apptainer exec. Of domains, "--bind X" is a flag of
-// apptainer, and "max_X=N" a limit of the node.
+// apptainer, "max_X=N" a limit of the node, and "ulimit ..." comes first.
 func hosted(t *testing.T, domains ...string) (socket string, serve *process) {
 	t.Helper()
 	socket = filepath.Join(bed.TempDir(t), "s")
-	binds, named := "", ""
+	binds, named, first := "", "", ""
 	var limits []string
 	for _, d := range domains {
 		if strings.HasPrefix(d, "--bind ") || strings.HasPrefix(d, "--overlay ") {
 			binds += " " + d
+		} else if strings.HasPrefix(d, "ulimit ") {
+			first = d + "; "
 		} else if strings.HasPrefix(d, "max_") {
 			limits = append(limits, d)
 		} else {
@@ -224,7 +226,7 @@ func hosted(t *testing.T, domains ...string) (socket string, serve *process) {
 		}
 	}
 	script := `fence serve --socket ` + socket + ` -- apptainer -q exec` + binds + ` $IMG /.fence/fence serve --stdio` + named
-	cmd := inContainer(t, script+` & echo $!; wait $!; exit $?`, limits...)
+	cmd := inContainer(t, first+script+` & echo $!; wait $!; exit $?`, limits...)
 	serve = &process{said: &bytes.Buffer{}}
 	cmd.Stderr = serve.said
 	out, err := cmd.StdoutPipe()

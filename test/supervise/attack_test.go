@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -186,6 +187,49 @@ for option in (), (socket.SO_REUSEADDR,), (socket.SO_REUSEPORT,), (socket.SO_REU
 		n.says("EADDRINUSE EADDRINUSE ENOPROTOOPT ENOPROTOOPT ", n.fenced(beside...))
 		in.Close()
 		end()
+	})
+}
+
+// The way to the proxy leads to no other socket, whatever a command that may
+// write beside it puts in its place.
+func TestProxyReplaced(t *testing.T) {
+	onNodes(t, func(t *testing.T, n node) {
+		dir := bed.TempDir(t)
+		for _, name := range []string{"proxy", "other"} {
+			l, err := net.Listen("unix", filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			os.Chmod(filepath.Join(dir, name), 0o777)
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					c.Write([]byte(name))
+					c.Close()
+				}
+			}()
+		}
+		const script = `
+import os, socket, sys
+def ask(family, to):
+    s = socket.socket(family)
+    try: s.connect(to); return s.recv(100).decode()
+    except OSError as e: return "refused"
+dir = sys.argv[1]
+way = (socket.AF_UNIX, dir + "/proxy") if sys.argv[2:] else (socket.AF_INET, ("127.0.0.1", 3128))
+print(ask(*way))
+os.rename(dir + "/proxy", dir + "/away"); os.symlink(dir + "/other", dir + "/proxy")
+print(ask(*way))
+os.unlink(dir + "/proxy"); os.rename(dir + "/away", dir + "/proxy")
+print(ask(*way))`
+		n.says("proxy\nother\nproxy\n", n.limited("python3", "-c", script, dir, "by its name")) // the control
+		argv := n.argv("python3", "-c", script, dir)
+		argv[2] = "proxy=" + filepath.Join(dir, "proxy")
+		n.says("proxy\n\nproxy\n", n.limited(slices.Insert(argv, 3, "--write", dir, "--why", "a test")...))
 	})
 }
 
