@@ -177,13 +177,12 @@ func TestNetworks_Gate(t *testing.T) {
 }
 
 // What ordinary clients ask for arrives at the proxy, by nothing but the
-// variables that mode proxy sets. The proxy here answers itself, so that no
-// name is looked up by anyone.
+// variables that mode proxy sets, in a network namespace and where connections
+// have a supervisor. The proxy here answers itself, so that no name is looked
+// up by anyone.
 func TestProxy_Clients(t *testing.T) {
 	bed.Require(t, "workloads")
 	p := newPlace(t)
-	p.image("workloads")
-	socket := standInProxy(t)
 	script := func(name, text string) string {
 		p.write(name, text, 0o644)
 		return "--bind $PWD/" + name + ":/" + name + " "
@@ -202,29 +201,42 @@ async def main():
     r, w = await asyncio.open_connection(proxy.hostname, proxy.port)
     w.write(b"CONNECT asyncio.test:443 HTTP/1.1\r\nHost: asyncio.test:443\r\n\r\n")
     print((await r.readline()).decode().strip())
-asyncio.run(main())`)
-	for _, tc := range []struct{ name, run, asked string }{
+asyncio.run(main())`) + script("get.js", `
+const http = require("http"), proxy = new URL(process.env.http_proxy); // this version of node does not look there itself
+http.get({host: proxy.hostname, port: proxy.port, path: "http://node.test/x"}, (r) => r.pipe(process.stdout));`)
+	clients := []struct{ name, run, asked string }{
 		{"curl", `curl -sS http://curl.test/x`, "GET http://curl.test/x"},
 		{"curl, https", `curl -sS https://curl.test/x`, "CONNECT curl.test:443"},
+		{"wget", `wget -q -O - http://wget.test/x`, "GET http://wget.test/x"},
+		{"wget, https", `wget -q -O - https://wget.test/x`, "CONNECT wget.test:443"},
 		{"git", `git ls-remote http://git.test/r.git`, "GET http://git.test/r.git/info/refs"},
 		{"pip", `pip download -q --no-deps --disable-pip-version-check --index-url http://pip.test/simple --trusted-host pip.test nosuch -d /tmp`, "GET http://pip.test/simple/nosuch/"},
 		{"python", `python3 -c "import urllib.request; print(urllib.request.urlopen('http://python.test/x').read().decode())"`, "GET http://python.test/x"},
 		{"asyncio", `python3 /aio.py`, "CONNECT asyncio.test:443"},
+		{"node", `node /get.js`, "GET http://node.test/x"},
 		{"npm", `npm view --registry http://npm.test --fetch-retries=0 nosuch`, "GET http://npm.test/nosuch"},
 		{"go", `cd /tmp && GOFLAGS=-mod=mod GOCACHE=/tmp/c GOMODCACHE=/tmp/m GONOSUMDB=* GOPROXY=http://go.test go list -m example.test/x@v1.0.0`, "GET http://go.test/example.test/x/@v/v1.0.0.info"},
 		{"cargo", `mkdir -p /tmp/c/src && cd /tmp/c && touch src/lib.rs && printf '[package]\nname="c"\nversion="0.1.0"\n[dependencies]\nx={version="1",registry="r"}\n' >Cargo.toml && mkdir .cargo && printf '[registries.r]\nindex="http://cargo.test/r.git"\n' >.cargo/config.toml && CARGO_HOME=/tmp/h cargo metadata`, "GET http://cargo.test/r.git/info/refs"},
 		{"java", `java /Get.java`, "GET http://java.test/x"},
 		{"apt", `apt-get -o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts=/dev/null -o Debug::NoLocking=1 -o Dir::Cache=/tmp download --print-uris nosuch; /usr/lib/apt/apt-helper download-file http://apt.test/x /tmp/x`, "GET http://apt.test/x"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			p := place{t, p.dir}
-			p.write("run.sh", tc.run+"\n", 0o644)
-			r := p.sh(`eval "$(fence env)"; apptainer exec ` + binds + `--bind $PWD/run.sh:/run.sh --bind ` + socket.path + `:/.fence/proxy.sock img.sif ` +
-				`/.fence/fence --policy proxy --read /run.sh --read /Get.java --read /aio.py --why "the test's" -- sh /run.sh </dev/null`)
-			if !socket.was(tc.asked) {
-				t.Errorf("the proxy was not asked %s, but %q\n%s%s", tc.asked, socket.all(), r.stdout, r.stderr)
-			}
-		})
+	}
+	for form, limits := range map[string][]string{"namespace": nil, "supervised": {"max_net_namespaces=0"}} {
+		socket := standInProxy(t)
+		for _, tc := range clients {
+			t.Run(form+", "+tc.name, func(t *testing.T) {
+				p := place{t, p.dir}
+				image := "workloads"
+				if strings.HasPrefix(tc.name, "wget") {
+					image = "debian"
+				}
+				p.write("run.sh", tc.run+"\n", 0o644)
+				r := p.on(limits, `eval "$(fence env)"; apptainer exec `+binds+`--bind $PWD/run.sh:/run.sh --bind `+socket.path+`:/.fence/proxy.sock `+bed.Image(image)+
+					` /.fence/fence --policy proxy --read /run.sh --read /Get.java --read /aio.py --read /get.js --why "the test's" -- sh /run.sh </dev/null`)
+				if !socket.was(tc.asked) {
+					t.Errorf("the proxy was not asked %s, but %q\n%s%s", tc.asked, socket.all(), r.stdout, r.stderr)
+				}
+			})
+		}
 	}
 }
 
