@@ -151,6 +151,46 @@ func TestTmux(t *testing.T) {
 	})
 }
 
+// Programs that have the whole screen: a file is written with vim, its window
+// grows, and less pages through what was written.
+func TestTTY_WholeScreen(t *testing.T) {
+	forms(t, func(p *place) {
+		size, env := session.Size{Rows: 24, Cols: 80}, []string{"TERM=xterm"}
+		ends := func(s *screen, done chan session.Exit, keys string) {
+			p.t.Helper()
+			if _, err := io.WriteString(s.keys, keys); err != nil {
+				p.t.Error(err)
+			}
+			go io.Copy(io.Discard, s.from)
+			if exit := <-done; exit.Code != 0 {
+				p.t.Errorf("%+v", exit)
+			}
+		}
+		s, sizes, done := p.terminal(size, env, "vi", "/tmp/text")
+		s.until(`"/tmp/text" \[New`)
+		s.typed("iline 1\x1b", "line 1")
+		sizes <- session.Size{Rows: 31, Cols: 90}
+		s.until(`\x1b\[30;1H`) // it draws what had not been there
+		s.typed("yy98p:%s/$/ of it/\r", "99 substitutions")
+		s.typed("Goend\x1b:w\r", "written")
+		ends(s, done, ":q\r")
+		if got := p.sh("agent", `wc -l </tmp/text; sort /tmp/text | uniq -c`); got != "100\n      1 end\n     99 line 1 of it\n" {
+			p.t.Errorf("vi wrote\n%s", got)
+		}
+		p.sh("agent", `sed -i = /tmp/text`) // every second line is a number now
+		s, _, done = p.terminal(size, env, "less", "/tmp/text")
+		if got := s.until(`/tmp/text`); !strings.Contains(got, "\n12\n") || strings.Contains(got, "\n13\n") {
+			p.t.Errorf("the first page: %q", got)
+		}
+		if got := s.typed(" ", `:`); !strings.Contains(got, "\n23\n") || strings.Contains(got, "\n24\n") {
+			p.t.Errorf("the second page: %q", got)
+		}
+		s.typed("/^77$\r", `77`)
+		s.typed("G", `\(END\)`)
+		ends(s, done, "q")
+	})
+}
+
 // fence run --tty on a terminal of the person's: keys go through one by one,
 // the size follows, and the terminal is as before at the end, however that
 // comes.
