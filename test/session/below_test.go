@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"fence/pkg/session"
 	"fence/test/bed"
 )
@@ -34,7 +36,11 @@ func graded(t *testing.T, open bool, more ...string) *place {
 		}
 	}
 	socket, serve := hosted(t, args...)
-	return &place{t: t, Client: session.Dial(socket, 0), said: serve.said, mark: newMark()}
+	hangUp := func() {
+		_ = unix.Kill(serve.pid, unix.SIGTERM)
+		serve.wait()
+	}
+	return &place{t: t, Client: session.Dial(socket, 0), overlay: overlay, hangUp: hangUp, serve: serve.pid, said: serve.said, mark: newMark()}
 }
 
 // state is what the status says of a domain.
@@ -56,7 +62,12 @@ func (p *place) state(name string) session.DomainStatus {
 // attacks runs the agent's attempts and returns what came of each.
 func (p *place) attacks() map[string]string {
 	p.t.Helper()
-	r := p.do(session.Command{Domain: "agent", Argv: []string{"bash", "-c", `
+	// In a container without processes of its own, the node's others are none of ours.
+	var others []string
+	for _, pid := range find(func(pid int) bool { return descends(pid, p.serve) }) {
+		others = append(others, ownName(pid))
+	}
+	r := p.do(session.Command{Domain: "agent", Env: []string{"SESSION=" + strings.Join(others, " ")}, Argv: []string{"bash", "-c", `
 		sleep $1 >/dev/null 2>&1 & export MINE="$! $$ $PPID"; python3 -`, "bash", p.mark}}, attack)
 	if r.exit.Code != 0 {
 		p.t.Fatalf("%+v", r)
@@ -84,11 +95,11 @@ func (p *place) put(domain, dir string, files map[string]string) error {
 	return err
 }
 
-// The verifier's places and processes are out of the agent's reach, whatever
-// it tries. The same attempts in a session without those places show that they
-// would work.
-func TestBelow_Attacks(t *testing.T) {
-	p := graded(t, false)
+// withstands says where the agent's attempts come to anything but what they
+// should.
+func (p *place) withstands() {
+	t := p.t
+	t.Helper()
 	if d := p.state("agent"); d.Below != "verifier" || d.Beside != "" {
 		t.Fatalf("%+v", d)
 	}
@@ -119,11 +130,18 @@ func TestBelow_Attacks(t *testing.T) {
 	if got := p.sh("verifier", `ls -A / | grep -c away; ls -A /tests /logs/verifier; cat /logs/verifier/reward.txt; pgrep -fc "sleep $1"`); got != "0\n/logs/verifier:\nreward.txt\n\n/tests:\nsolution\n0\n2\n" {
 		t.Errorf("the verifier finds\n%s", got)
 	}
+}
+
+// The verifier's places and processes are out of the agent's reach, whatever
+// it tries. The same attempts in a session without those places show that they
+// would work.
+func TestBelow_Attacks(t *testing.T) {
+	graded(t, false).withstands()
 
 	// The control.
 	c := graded(t, true)
 	c.sh("agent", `mkdir -p /tests /logs/verifier`)
-	got = c.attacks()
+	got := c.attacks()
 	for name, w := range map[string]string{
 		"tests.seen": "empty", "tests.write": "ok", "tests.mkdir": "ok", "tests.chmod": "ok", "tests.remove": "ok", "tests.replace": "ENOENT",
 		"reward.write": "ok", "reward.mkdir": "ok", "reward.remove": "ok", "logs.exchange": "ok", "logs.replace": "ok",

@@ -27,9 +27,11 @@ type place struct {
 	t *testing.T
 	*session.Client
 	runtime *exec.Cmd // apptainer, the leader of a session of its own
+	serve   int       // or fence serve, which keeps it
 	hangUp  func()    // as if the caller had died
 	said    *bytes.Buffer
 	mark    string // no other process on the machine has it in its arguments
+	overlay string // of its container, if it has one
 }
 
 var marks atomic.Int64
@@ -178,6 +180,21 @@ func stat(pid, field int) string {
 		return ""
 	}
 	return f[field]
+}
+
+func descends(pid, from int) bool {
+	for pid > 1 && pid != from {
+		pid, _ = strconv.Atoi(stat(pid, 1))
+	}
+	return pid == from
+}
+
+// ownName is a process's number in its own PID namespace.
+func ownName(pid int) string {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, rest, _ := strings.Cut(string(data), "\nNSpid:")
+	line, _, _ := strings.Cut(rest, "\n")
+	return line[strings.LastIndexByte(line, '\t')+1:]
 }
 
 type result struct {

@@ -248,17 +248,18 @@ func TestTTY_OfThePerson(t *testing.T) {
 
 // hosted is a session as an sbatch script starts it, and the process that
 // keeps it: fence serve -- apptainer exec. Of domains, "--bind X" is a flag of
-// apptainer, "max_X=N" a limit of the node, and "ulimit ..." comes first.
+// apptainer, "max_X=N" a limit of the node, and "ulimit X" or "unset X" comes
+// first.
 func hosted(t *testing.T, domains ...string) (socket string, serve *process) {
 	t.Helper()
 	socket = filepath.Join(bed.TempDir(t), "s")
 	binds, named, first := "", "", ""
 	var limits []string
 	for _, d := range domains {
-		if strings.HasPrefix(d, "--bind ") || strings.HasPrefix(d, "--overlay ") {
+		if strings.HasPrefix(d, "--") {
 			binds += " " + d
-		} else if strings.HasPrefix(d, "ulimit ") {
-			first = d + "; "
+		} else if strings.HasPrefix(d, "ulimit ") || strings.HasPrefix(d, "unset ") {
+			first += d + "; "
 		} else if strings.HasPrefix(d, "max_") {
 			limits = append(limits, d)
 		} else {

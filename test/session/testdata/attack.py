@@ -58,7 +58,8 @@ attempt("userns", lambda: call(UNSHARE, 0x10000000))
 # verifier's, the container's first.
 mine = {int(p) for p in os.environ["MINE"].split()}
 reached = {}
-for pid in [int(p) for p in os.listdir("/proc") if p.isdigit()]:
+session = {int(p) for p in os.environ["SESSION"].split()}
+for pid in session & {int(p) for p in os.listdir("/proc") if p.isdigit()}:
     if pid in mine or pid == os.getpid():
         continue
     for what in ("root/tests", "cwd/tests", "mem", "environ", "fd/0"):
