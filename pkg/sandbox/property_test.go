@@ -12,6 +12,8 @@ import (
 
 	"fence/pkg/host"
 	"fence/pkg/policy"
+	"fence/pkg/seccomp"
+	"fence/policies"
 )
 
 // The rights to change something, as linux/landlock.h has them: all but
@@ -260,28 +262,104 @@ func FuzzResolve(f *testing.F) {
 		for i, o := range p.Open {
 			less := p
 			less.Open = slices.Delete(slices.Clone(p.Open), i, i+1)
-			rs2, err := Resolve(less, n)
-			if err != nil {
-				continue
-			}
-			for _, call := range rs2.Filter.Allow {
-				if !slices.Contains(rs.Filter.Allow, call) {
-					wrong("without %v, %s is allowed", o, call)
+			if rs2, err := Resolve(less, n); err == nil {
+				for _, more := range moreWithout(fs, rs, rs2, o) {
+					wrong("without %v, %s", o, more)
 				}
 			}
-			for u := range fs {
-				more := reach(rs2, u) &^ reach(rs, u)
-				// What is opened for reading is read-only, whatever it lies in;
-				// in the bare form, that takes apart the folders above it.
-				if o.Access == policy.AccessRead && within(u, o.Path) {
-					more &^= anyChange
-				} else if o.Access == policy.AccessRead && rs.Form == Bare && within(o.Path, u) {
-					more = 0
-				}
-				if fs[u].target == "" && more != 0 {
-					wrong("without %v, %s gets %s", o, u, lettersOf(more))
-				}
+		}
+	})
+}
+
+// moreWithout lists what less allows and rs does not, where less is the same
+// without o.
+func moreWithout(fs tree, rs, less Ruleset, o policy.Open) (list []string) {
+	more := func(format string, a ...any) { list = append(list, fmt.Sprintf(format, a...)) }
+	for _, call := range less.Filter.Allow {
+		if !slices.Contains(rs.Filter.Allow, call) {
+			more("%s is allowed", call)
+		}
+	}
+	if less.Filter.Net != rs.Filter.Net || rs.Filter.DenySysV && !less.Filter.DenySysV || rs.Filter.DenyKillAll && !less.Filter.DenyKillAll {
+		more("the filter is %+v, and was %+v", less.Filter, rs.Filter)
+	}
+	if a, b := less.Handled, rs.Handled; b.FS&^a.FS|b.Net&^a.Net|b.Scoped&^a.Scoped != 0 {
+		more("Landlock handles %+v, and did %+v", a, b)
+	}
+	for _, kv := range less.Env {
+		if !slices.Contains(rs.Env, kv) {
+			more("%s is there", kv)
+		}
+	}
+	for u := range fs {
+		rights := reach(less, u) &^ reach(rs, u)
+		// What is opened for reading is read-only, whatever it lies in;
+		// in the bare form, that takes apart the folders above it.
+		if o.Access == policy.AccessRead && within(u, o.Path) {
+			rights &^= anyChange
+		} else if o.Access == policy.AccessRead && rs.Form == Bare && within(o.Path, u) {
+			rights = 0
+		}
+		if fs[u].target == "" && rights != 0 {
+			more("%s gets %s", u, lettersOf(rights))
+		}
+	}
+	return list
+}
+
+// Taking an opening out of a policy's text allows nothing more: text without
+// and with it are parsed and resolved on a node that seed chose.
+func FuzzWithoutOpen(f *testing.F) {
+	texts := []string{"filesystem = {read = [\"@root\", \"/data/b\"], write = [\"/data/a\"], hide = [\"@shared\", \"/home\"], why = \"w\"}\nnetwork = {mode = \"host\", why = \"w\"}\n",
+		"environment = {keep = [\"LANG\"], set = {A = \"1\"}}\n[[open]]\nsyscall = \"mbind\"\nwhy = \"w\"\n"}
+	for _, name := range policies.Names() {
+		texts = append(texts, "extends = \""+name+"\"\n", "extends = \""+name+"\"\n[[open]]\npath = \"/data/b\"\naccess = \"write\"\nwhy = \"w\"\n")
+	}
+	opens := []policy.Open{{Path: "/data", Access: policy.AccessRead}, {Path: "/data/a", Access: policy.AccessWrite}, {Path: "/home/ada", Access: policy.AccessWrite},
+		{Path: "/project/team/w", Access: policy.AccessRead}, {Path: "/run/munge", Access: policy.AccessRead}, {Path: "/dev/nvidia*", Access: policy.AccessDevice}, {Syscall: "ptrace"}}
+	for i, text := range texts {
+		for j, o := range opens {
+			r, seed := rand.New(rand.NewPCG(uint64(i), uint64(j))), make([]byte, 40)
+			for i := range seed {
+				seed[i] = byte(r.Uint32())
 			}
+			f.Add(text, seed, o.Path, string(o.Access), o.Syscall)
+		}
+	}
+	options := policy.Options{Base: policies.Get, Syscall: seccomp.Known}
+	f.Fuzz(func(t *testing.T, text string, seed []byte, path, access, syscall string) {
+		o := policy.Open{Path: path, Access: policy.Access(access), Syscall: syscall}
+		with := "version = 1\n" + text
+		for _, name := range []string{AcceptLandlockHide, AcceptHostTmp, AcceptSockets} {
+			with += fmt.Sprintf("\n[[accept]]\nname = %q\nwhy = \"w\"\n", name)
+		}
+		without, err := policy.Parse("without", []byte(with), options)
+		if err != nil {
+			return
+		}
+		with += "[[open]]\nwhy = \"w\"\n"
+		for key, value := range map[string]string{"path": path, "access": access, "syscall": syscall} {
+			if value != "" {
+				with += fmt.Sprintf("%s = %q\n", key, value)
+			}
+		}
+		p, err := policy.Parse("with", []byte(with), options)
+		if err != nil {
+			return
+		}
+		c := choices(seed)
+		fs, n, _ := made(&c)
+		n.Env = []string{"PATH=/usr/bin", "LANG=C", "HF_TOKEN=canary", "TERM=dumb"}
+		rs, err := Resolve(p, n)
+		if err != nil {
+			return
+		}
+		less, err := Resolve(without, n)
+		if err != nil {
+			return
+		}
+		for _, more := range moreWithout(fs, rs, less, o) {
+			t.Errorf("without %v, %s\n%s\n%s\n%s", o, more, with, describeNode(n), dump(rs, nil))
 		}
 	})
 }
