@@ -22,7 +22,7 @@ func TestControl(t *testing.T) {
 		"unshare": {"EINVAL"}, // the checker has threads
 		"mount":   {"EFAULT"}, "clone3": {"EFAULT"}, "setns": {"EBADF"}, "ptrace": {"ok"}, "process_vm_readv": {"ok"},
 		"keyctl": {"ok", "ENOKEY"}, "shmget": {"ok"},
-		"kill": {"ok"}, "victim.environ": {"ok"}, "abstract": {"ok"}, "agent": {"ok"},
+		"kill": {"ok"}, "victim.environ": {"ok"}, "abstract": {"ok"}, "agent": {"ok"}, "tcp": {"ok"}, "tcp.mapped": {"ok"},
 		"decoy.read": {"ok"}, "decoy.write": {"ok"}, "decoy.create": {"ok"}, "decoy.stat": {"ok"}, "decoy.by-root": {"ok"}, "decoy.by-dots": {"ok"},
 		"fake.read": {"ok"}, "fake.write": {"ok"}, "fake.create": {"ok"}, "fake.stat": {"ok"}, "fake.by-root": {"ok"}, "fake.by-dots": {"ok"},
 		"cwd.secret": {"ok"}, "cwd.up": {"ok"}, "home.netrc": {"ok"}, "home.stat": {"ok"}, "fd7.secret": {"ok"},
@@ -103,6 +103,7 @@ func TestBrokenLaunchersAreNoticed(t *testing.T) {
 		{"a mask and the self-test left out", []edit{noMask, noSelfTest, noSettled}, "decoy.read", "", ""},
 		{"the self-test left out: Landlock", []edit{noSelfTest}, "", "landlock_restrict_self", "Landlock layers"},
 		{"the self-test left out: filter", []edit{noSelfTest}, "", "seccomp(SET_MODE_FILTER)", "seccomp mode"},
+		{"the self-test left out: filter, supervised", []edit{noSelfTest}, "", "seccomp(SET_MODE_FILTER)", "seccomp mode"},
 		{"the self-test left out: descriptors", []edit{noSelfTest, noSettled}, "", "close_range", "fd7.secret"},
 		{"the self-test left out: mask", []edit{noSelfTest, noSettled}, "", "mount " + s.config.Decoy, "decoy.read"},
 		{"no test of descriptors", []edit{{selftest, "if fd <= 2 ||", "if fd >= 0 ||"}}, "", "close_range", "fd7.secret"},
@@ -113,6 +114,9 @@ func TestBrokenLaunchersAreNoticed(t *testing.T) {
 				built[key] = s.with(t, c.edits)
 			}
 			sc := &scene{name: c.name, stage: built[key]}
+			if strings.HasSuffix(c.name, "supervised") {
+				sc.nonet, sc.flags = true, []string{"--net", "loopback"}
+			}
 			base := sc.launch(t, nil)
 			bad := strings.Join(sc.judge(base, nil), "\n")
 			switch {

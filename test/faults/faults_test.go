@@ -54,8 +54,8 @@ func errnoName(e syscall.Errno) string {
 const sample = 8
 
 // A planner turns traces into faults. Every call fails with one errno, another in each scene, and
-// every call that protects also does nothing. In full, each site in the program also has all
-// errnos once in a scene, and in a brief scene if it had not in another.
+// every call that protects also does nothing. In full, every call of a whole scene has all errnos;
+// in the others each site in the program has them once, in a brief scene if it had not in another.
 type planner struct {
 	tried map[inject.Site]bool // with all errnos, in any scene
 }
@@ -70,7 +70,7 @@ func (p *planner) plan(sc *scene, calls []inject.Call, shift int) (list []inject
 		if own && !c.Site.Whole {
 			known = false // it may be any
 		}
-		all := full && !known
+		all := full && (sc.whole || !known)
 		// Of what is done alike for many files a part is taken.
 		if times[c.Name]++; times[c.Name] > 100 && times[c.Name]%sample != 0 && !all && (!full || sc.shaky) {
 			continue
@@ -78,11 +78,12 @@ func (p *planner) plan(sc *scene, calls []inject.Call, shift int) (list []inject
 		fault := inject.Fault{Address: c.Address}
 		if !own {
 			runtimeCalls++
-			if !all && runtimeCalls%sample != shift%sample {
+			if !full && runtimeCalls%sample != shift%sample {
 				continue
 			}
 		}
-		if slices.Contains(infallible, c.Name) || sc.brief && !isProtect(c) {
+		news := sc.news && own && !p.tried[c.Site]
+		if slices.Contains(infallible, c.Name) || sc.brief && !isProtect(c) && !news {
 			continue
 		}
 		if !own {
@@ -175,7 +176,7 @@ func (sc *scene) repeats(t *testing.T) {
 	count := func(calls []inject.Call) map[inject.Address]int {
 		n := map[inject.Address]int{}
 		for _, c := range calls {
-			if !isRuntime(c.Address) {
+			if !mayBeAbsent(c.Address) {
 				n[c.Address]++
 			}
 		}
@@ -197,8 +198,15 @@ func (sc *scene) repeats(t *testing.T) {
 	})
 }
 
+// mayBeAbsent says that a call need not come in each launch: the runtime's, those of the threads
+// above the command, which work while it is being fenced, and how often the machine's mounts, which
+// may change, take a read.
+func mayBeAbsent(a inject.Address) bool {
+	return isRuntime(a) || a.Thread == inject.Above || a.Name == "read" && strings.HasSuffix(a.Path, "/mountinfo")
+}
+
 // absences counts, by name, the calls that a fault was to hit and that did not
-// come. Only two kinds need not come again.
+// come.
 type absences map[string]int
 
 var countLock sync.Mutex
@@ -209,7 +217,7 @@ func (a absences) add(t *testing.T, sc *scene, i injection, o *outcome) {
 	t.Helper()
 	if bad := sc.judge(o, nil); len(bad) > 0 || !o.Ran {
 		t.Errorf("%v: the call did not come, and without it: %s %s\n\t%s", i, o.exit(), o.stderr, strings.Join(bad, "\n\t"))
-	} else if !isRuntime(i.call.Address) && !sc.moved(i.call.Path) {
+	} else if !mayBeAbsent(i.call.Address) && !sc.moved(i.call.Path) {
 		t.Errorf("%v: the call did not come", i)
 	}
 	countLock.Lock()
@@ -220,10 +228,11 @@ func (a absences) add(t *testing.T, sc *scene, i injection, o *outcome) {
 	a[i.call.Name]++
 }
 
-// every says that a call is one of the runtime's that most launches make: how
-// often its threads wait depends on how they are scheduled alone.
+// every says that a call is one that most launches make: the runtime's, but how
+// often its threads wait depends on how they are scheduled alone, and those of
+// the threads above the command, which work while it is being fenced.
 func (i injection) every() bool {
-	return isRuntime(i.call.Address) && !slices.Contains(waits, i.call.Name)
+	return (isRuntime(i.call.Address) || i.call.Thread == inject.Above) && !slices.Contains(scheduled, i.call.Name)
 }
 
 // check holds the number against that of the faults.

@@ -7,8 +7,8 @@ import (
 	"fence/test/faults/inject"
 )
 
-// In full every call of the launcher's own fails once at least, and every site
-// of the program fails with every errno: in a brief scene if it did not before.
+// In full every call fails once at least, of a whole scene with every errno, and
+// every site of the program with every errno: in a brief scene if it did not before.
 func TestPlan(t *testing.T) {
 	defer func(was bool) { full = was }(full)
 	full = true
@@ -38,8 +38,6 @@ func TestPlan(t *testing.T) {
 		switch {
 		case c.Name == "getpid":
 			want = 0
-		case c.Name == "futex": // the runtime's: at its site
-			want = 0
 		case !c.Site.Whole: // it may be any site
 			want = len(errnos)
 		case c.Name == "mount":
@@ -51,8 +49,14 @@ func TestPlan(t *testing.T) {
 		if len(tried) < want {
 			t.Errorf("%v: %d faults, want %d", c, len(tried), want)
 		}
-		if got := sites[c.Site.Hash]; want > 0 && len(got) < len(errnos) || c.Name == "futex" && len(got) != len(errnos) {
+		if got := sites[c.Site.Hash]; want > 0 && len(got) < len(errnos) {
 			t.Errorf("the site of %v: %v", c, got)
+		}
+	}
+	errs, _ = faults(&scene{whole: true})
+	for _, c := range calls {
+		if got := len(errs[c.Address]); got < len(errnos) && c.Name != "getpid" {
+			t.Errorf("a whole scene, %v: %d faults", c, got)
 		}
 	}
 	_, sites = faults(&scene{brief: true})
@@ -64,6 +68,13 @@ func TestPlan(t *testing.T) {
 	for nth, want := range []int{2, 1 + len(errnos), 2} {
 		if got := errs[inject.Address{Name: "mount", Nth: nth + 1}]; len(got) != want {
 			t.Errorf("a brief scene, call %d: %v, want %d", nth+1, got, want)
+		}
+	}
+	calls = []inject.Call{call("statx", 1, 10, true), call("statx", 2, 1000, true), call("futex", 1, 1001, true)}
+	errs, _ = faults(&scene{brief: true, news: true})
+	for i, want := range []int{0, len(errnos), 0} {
+		if got := errs[calls[i].Address]; len(got) != want {
+			t.Errorf("a brief scene with what is new, %v: %v, want %d", calls[i], got, want)
 		}
 	}
 }

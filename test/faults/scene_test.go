@@ -87,6 +87,7 @@ func newStage(t *testing.T) *stage {
 	}
 	listen(t, s.config.Agent)
 	listen(t, "@"+s.config.Abstract)
+	s.config.Port = listen(t, "127.0.0.1:0").(*net.TCPAddr).Port
 	victim := bed.Command(t, "sleep", "3600")
 	must(victim.Start())
 	t.Cleanup(func() { victim.Process.Kill(); victim.Wait() })
@@ -99,13 +100,17 @@ func newStage(t *testing.T) *stage {
 }
 
 // listen accepts connections until the test ends.
-func listen(t *testing.T, addr string) {
+func listen(t *testing.T, addr string) net.Addr {
 	t.Helper()
-	l, err := net.Listen("unix", addr)
+	network := "unix"
+	if strings.HasPrefix(addr, "127.") {
+		network = "tcp"
+	}
+	l, err := net.Listen(network, addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(addr, "@") {
+	if strings.HasPrefix(addr, "/") {
 		if err := os.Chmod(addr, 0o777); err != nil {
 			t.Fatal(err)
 		}
@@ -120,6 +125,7 @@ func listen(t *testing.T, addr string) {
 			c.Close()
 		}
 	}()
+	return l.Addr()
 }
 
 // root makes a root of its own and returns a process that is in it.
@@ -157,10 +163,13 @@ type scene struct {
 	name   string
 	root   string   // "" the machine's, "container", "node"
 	closed bool     // where no user namespaces are allowed
+	nonet  bool     // where no network namespaces are
 	flags  []string // of fence, beside those that every launch has
 	policy string
 	bare   bool // it must come out in the bare form
+	whole  bool // in full, every call fails with every errno
 	brief  bool // only the calls that apply a protection are made to fail
+	news   bool // and those that no scene before made
 	shaky  bool // what it does depends on files that others make and remove
 	stage  *stage
 	base   *outcome  // a launch without a fault
@@ -192,6 +201,9 @@ func (sc *scene) args(config facts.Config) []string {
 // into it.
 func (sc *scene) container() bool { return sc.root == "container" }
 
+// supervised: its network is loopback, where there is no network namespace.
+func (sc *scene) supervised() bool { return slices.Contains(sc.flags, "loopback") }
+
 func (s *stage) checkerIn(sc *scene) string {
 	if sc.container() {
 		return "/opt/checker"
@@ -220,7 +232,11 @@ func (sc *scene) launch(t testing.TB, fault *inject.Fault) *outcome {
 			config.Hidden = append(config.Hidden, h.Path)
 		}
 	}
-	o, err := sc.start(t, sc.args(config), fault, nil)
+	o, err := sc.start(t, sc.args(config), fault, func(p *inject.Process) {
+		if waits(fault) {
+			p.Timeout = 3 * time.Second
+		}
+	})
 	if err != nil {
 		t.Fatalf("%v: %v", sc, err)
 	}
@@ -257,6 +273,8 @@ func (sc *scene) start(t testing.TB, args []string, fault *inject.Fault, change 
 	enter := []string{"--target", strconv.Itoa(map[string]int{"container": sc.stage.container, "node": sc.stage.node}[sc.root]), "--mount"}
 	var cmd *exec.Cmd
 	switch {
+	case sc.nonet:
+		cmd = bed.NoNetns(t, inside[0], inside[1:]...)
 	case sc.root == "" && !sc.closed:
 		cmd = bed.Command(t, sc.stage.fence, args...)
 	case sc.root == "":
@@ -344,14 +362,19 @@ func scenes(s *stage) []*scene {
 	accept := []string{"--accept", sandbox.AcceptLandlockHide, "--accept", sandbox.AcceptHostTmp, "--accept", sandbox.AcceptSockets}
 	bare := append([]string{"--form", "bare"}, accept...)
 	return []*scene{
-		{name: "namespace", stage: s},
+		{name: "namespace", stage: s, whole: true},
 		// In the bare form the calls depend on every file beside a hidden one.
 		{name: "bare", root: "node", flags: bare, bare: true, stage: s},
-		{name: "container", root: "container", stage: s},
+		{name: "container", root: "container", stage: s, whole: true},
 		{name: "no-userns", root: "node", closed: true, flags: accept, bare: true, stage: s},
 		{name: "container-no-userns", root: "container", closed: true, flags: accept, bare: true, stage: s, brief: true},
 		{name: "machine-bare", flags: bare, bare: true, stage: s, brief: true, shaky: true},
 		{name: "machine-no-userns", closed: true, flags: accept, bare: true, stage: s, brief: true, shaky: true},
+		// A supervisor stays above the command, which it starts.
+		{name: "supervised", nonet: true, flags: []string{"--net", "loopback"}, stage: s, brief: true, news: true},
+		{name: "supervised-bare", root: "node", closed: true, flags: append([]string{"--net", "loopback"}, accept...), bare: true, stage: s, brief: true, news: true},
+		// As a session starts the leader of a domain, which keeps a channel.
+		{name: "leader", flags: []string{"--keep-fd", "8"}, stage: s, brief: true, news: true},
 		{name: "build", policy: "build", stage: s, brief: true},
 		{name: "verifier", policy: "verifier", flags: []string{"--workdir", s.dir + "/work"}, stage: s, brief: true},
 		{name: "model-server", policy: "model-server", stage: s, brief: true},
@@ -380,12 +403,12 @@ var runtimes = strings.Fields(`futex nanosleep clock_nanosleep epoll_create1 epo
 	rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack set_robust_list rseq clone clone3 sched_getaffinity sched_yield tgkill
 	arch_prctl set_tid_address getrandom exit timer_create timer_settime timer_delete prctl(PR_SET_VMA)`)
 
-// waits are those of them by which its threads wait for each other.
-var waits = strings.Fields(`futex nanosleep clock_nanosleep epoll_pwait epoll_pwait2 sched_yield`)
+// scheduled are those of them by which its threads wait for each other.
+var scheduled = strings.Fields(`futex nanosleep clock_nanosleep epoll_pwait epoll_pwait2 sched_yield`)
 
 // infallible calls always succeed (getuid(2), "Errors"): what takes their
 // answer for an error code would be wrong.
-var infallible = strings.Fields(`getuid geteuid getgid getegid getpid gettid`)
+var infallible = strings.Fields(`getuid geteuid getgid getegid getpid getppid gettid`)
 
 // protects are the calls that apply a protection, or see whether one is in
 // force: where they seem to succeed and do nothing, fence has to notice.
@@ -395,7 +418,7 @@ var protects = strings.Fields(`mount mount_setattr move_mount open_tree umount2 
 	prctl(PR_SET_SECUREBITS) prctl(PR_GET_SECUREBITS) prctl(PR_GET_SECCOMP)`)
 
 func isRuntime(a inject.Address) bool {
-	return a.Thread == inject.Runtime || slices.Contains(runtimes, a.Name) || strings.HasPrefix(a.Path, "anon_inode:[event") // its poller
+	return a.Thread == inject.Runtime || a.Thread == inject.ChildRuntime || slices.Contains(runtimes, a.Name) || strings.HasPrefix(a.Path, "anon_inode:[event") // its poller
 }
 
 func isProtect(c inject.Call) bool {

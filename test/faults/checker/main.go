@@ -267,16 +267,18 @@ func (l *looker) processes() {
 	l.try("kill", unix.Kill(l.Victim, 0))
 	_, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", l.Victim))
 	l.try("victim.environ", err)
-	connect := func(what string, addr *unix.SockaddrUnix) {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	connect := func(what string, family int, addr unix.Sockaddr) {
+		fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err == nil {
 			err = unix.Connect(fd, addr)
 			unix.Close(fd)
 		}
 		l.try(what, err)
 	}
-	connect("abstract", &unix.SockaddrUnix{Name: "@" + l.Abstract})
-	connect("agent", &unix.SockaddrUnix{Name: l.Agent})
+	connect("abstract", unix.AF_UNIX, &unix.SockaddrUnix{Name: "@" + l.Abstract})
+	connect("agent", unix.AF_UNIX, &unix.SockaddrUnix{Name: l.Agent})
+	connect("tcp", unix.AF_INET, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: l.Port})
+	connect("tcp.mapped", unix.AF_INET6, &unix.SockaddrInet6{Addr: [16]byte{10: 0xff, 11: 0xff, 12: 127, 15: 1}, Port: l.Port})
 }
 
 func (l *looker) places() {

@@ -12,6 +12,7 @@ type Config struct {
 	Planted  []string // files in the host's /tmp, /var/tmp and /dev/shm
 	Device   string   // a device that the person may open and no policy opens
 	Victim   int      // a process of the person's outside the fence
+	Port     int      // a server on 127.0.0.1 outside the fence
 	Abstract string   // an abstract Unix socket outside the fence
 	Hidden   []string // what a launch without a fault said that it hides
 	Places   bool     // the protected places of a container exist here

@@ -25,6 +25,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -35,7 +36,8 @@ import (
 )
 
 // Process is what to start. Calls are counted from the exec of Launcher to
-// that of anything else, which ends the tracing; both by their base names.
+// that of anything else, in it or in its child, which ends the tracing; both
+// by their base names.
 type Process struct {
 	Path     string
 	Argv     []string
@@ -57,6 +59,11 @@ const (
 	Main    Thread = ""        // it does what the program is for
 	Net     Thread = "net"     // userns.c starts it before there is a runtime, for the network namespace
 	Runtime Thread = "runtime" // any other: they are the Go runtime's
+
+	// Where the launcher starts itself again to become the command, and stays above it.
+	Child        Thread = "child"
+	ChildRuntime Thread = "child's runtime"
+	Above        Thread = "above" // threads of the launcher but its main one: they serve the child
 )
 
 // Address is how a call is found again in another launch.
@@ -123,18 +130,28 @@ func Run(p Process, f *Fault) (Result, error) {
 	}
 	defer unix.Close(pidfd)
 	t := &tracer{pid: pid, launcher: p.Launcher, fault: f, counts: map[Address]int{}, threads: map[int]*thread{}}
+	if err := t.share(); err != nil {
+		unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+		return Result{}, err
+	}
+	defer unix.SchedSetaffinity(0, &t.all)
 	timer := time.AfterFunc(p.Timeout, func() {
 		t.timedOut.Store(true)
 		unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+		if child := t.child.Load(); child > 0 {
+			unix.Kill(int(child), unix.SIGKILL)
+		}
 	})
 	err = t.loop()
 	timer.Stop()
 	if err != nil {
 		unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+		if child := t.child.Load(); child > 0 {
+			unix.Kill(int(child), unix.SIGKILL)
+		}
 		var ws unix.WaitStatus
-		for {
-			tid, werr := wait(&ws)
-			if werr != nil || tid == pid && (ws.Exited() || ws.Signaled()) {
+		for { // until nobody is left
+			if _, err := wait(&ws); err != nil {
 				break
 			}
 		}
@@ -142,6 +159,27 @@ func Run(p Process, f *Fault) (Result, error) {
 	}
 	t.result.TimedOut = t.timedOut.Load()
 	return t.result, nil
+}
+
+// turns counts the launches, to give each the next processor.
+var turns atomic.Int32
+
+// share puts this thread on one processor, where the traced ones come to it: a
+// stop is then half as dear as across two. They are told of all processors.
+func (t *tracer) share() error {
+	if err := unix.SchedGetaffinity(0, &t.all); err != nil {
+		return err
+	}
+	nth := int(turns.Add(1)) % t.all.Count()
+	for cpu := 0; ; cpu++ {
+		if t.all.IsSet(cpu) {
+			if nth == 0 {
+				t.one.Set(cpu)
+				return unix.SchedSetaffinity(0, &t.one)
+			}
+			nth--
+		}
+	}
 }
 
 // wait hears of the threads that this thread traces, and of no other children
@@ -355,8 +393,8 @@ var (
 	once  = regexp.MustCompile(`^(\.fence-.*-)\d+$`)
 )
 
-// numberless is a path without the number of the process, which is a folder of
-// /proc, without the one that ends the name of a file of the launcher's own,
+// numberless is a path without the numbers of the process and of its threads,
+// which are folders of /proc, without the one that ends the name of a file of the launcher's own,
 // and without those of pipes, sockets and namespaces. Any other digits stay,
 // also where they look like the process's number: what they are a part of has
 // the same name in every launch.
@@ -366,8 +404,12 @@ func numberless(p string, pid int) string {
 	}
 	parts := strings.Split(p, "/")
 	for i, part := range parts {
-		if part == strconv.Itoa(pid) && i > 0 && (parts[i-1] == "proc" || parts[i-1] == "task") {
+		switch {
+		case i == 0:
+		case parts[i-1] == "proc" && part == strconv.Itoa(pid):
 			parts[i] = "PID"
+		case parts[i-1] == "task" && parts[1] == "proc":
+			parts[i] = "TID"
 		}
 		parts[i] = once.ReplaceAllString(parts[i], "${1}N")
 	}

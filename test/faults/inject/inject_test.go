@@ -9,7 +9,7 @@ func TestNumberless(t *testing.T) {
 		"/proc/3983/fd/7":                     "/proc/PID/fd/7",
 		"/proc/3983":                          "/proc/PID",
 		"/proc/39831/status":                  "/proc/39831/status",
-		"/proc/self/task/3983/ns/net":         "/proc/self/task/PID/ns/net",
+		"/proc/self/task/3983/ns/net":         "/proc/self/task/TID/ns/net",
 		"/dev/shm/.fence-self-test-3983":      "/dev/shm/.fence-self-test-N",
 		"/tmp/fence-faults-13983":             "/tmp/fence-faults-13983",
 		"/proj/team/checkout/test-3465983891": "/proj/team/checkout/test-3465983891",

@@ -2,7 +2,10 @@ package inject
 
 import (
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -11,19 +14,23 @@ import (
 
 // tracer follows all threads of one launch.
 type tracer struct {
-	pid      int
-	launcher string
-	fault    *Fault
-	started  bool // the launcher was executed: calls count
-	done     bool // nothing more to count: only wait for the command
-	counts   map[Address]int
-	threads  map[int]*thread
-	first    int  // the first thread that the main one starts
-	over     bool // nothing more of it matters: it is the runtime's, or has ended
-	meet     bool // at its next call the main one waits for that
-	held     bool // and does
-	result   Result
-	timedOut atomic.Bool
+	pid       int
+	launcher  string
+	fault     *Fault
+	started   bool // the launcher was executed: calls count
+	done      bool // nothing more to count: only wait for the command
+	counts    map[Address]int
+	threads   map[int]*thread
+	first     int          // the first thread that the main one starts
+	over      bool         // nothing more of it matters: it is the runtime's, or has ended
+	meet      bool         // at its next call the main one waits for that
+	held      bool         // and does
+	ended     bool         // the launcher did
+	child     atomic.Int32 // the process that the launcher starts, itself again; -1 when it is traced no more
+	result    Result
+	timedOut  atomic.Bool
+	all, one  unix.CPUSet // the processors, and the one of the traced threads
+	elsewhere bool        // the main thread may be on another
 }
 
 type thread struct {
@@ -45,6 +52,10 @@ func (t *tracer) loop() error {
 			delete(t.threads, tid)
 			if tid == t.pid {
 				t.result.Status = syscall.WaitStatus(ws)
+				t.ended = true
+			}
+			t.child.CompareAndSwap(int32(tid), -1)
+			if t.ended && t.child.Load() <= 0 {
 				return nil
 			}
 			if tid == t.first {
@@ -68,14 +79,21 @@ func (t *tracer) stopped(tid int, ws unix.WaitStatus) error {
 		t.threads[tid] = th
 		if tid == t.pid { // the first exec
 			th.part = Main
-			const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
 			if err := unix.PtraceSetOptions(tid, options); err != nil {
 				return err
 			}
-			t.started = base(tid) == t.launcher
-			return t.resume(tid, 0)
+			return t.begin(tid)
 		}
-		if t.first == 0 && t.started {
+		process, err := processOf(tid)
+		switch {
+		case err != nil:
+			return err
+		case process != t.pid && process == tid:
+			th.part = Child
+			t.child.Store(int32(tid))
+		case process != t.pid:
+			th.part = ChildRuntime
+		case t.first == 0 && t.started:
 			t.first = tid
 		}
 		if ws.StopSignal() == unix.SIGSTOP { // how a new thread begins
@@ -123,6 +141,17 @@ func (t *tracer) release() error {
 	return t.resume(t.pid, 0)
 }
 
+// processOf is the process that a thread is one of.
+func processOf(tid int) (int, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
+	if err != nil {
+		return 0, unix.ESRCH
+	}
+	_, rest, _ := strings.Cut(string(data), "\nTgid:\t")
+	number, _, _ := strings.Cut(rest, "\n")
+	return strconv.Atoi(number)
+}
+
 // first calls of any thread, whatever it is for.
 var beginnings = []string{"set_robust_list", "rseq", "rt_sigprocmask"}
 
@@ -142,12 +171,29 @@ func (t *tracer) partOf(th *thread, name string) error {
 	return t.release()
 }
 
+const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
+
+// begin sees whether what was executed is the launcher.
+func (t *tracer) begin(tid int) error {
+	if base(tid) == t.launcher {
+		t.started, t.elsewhere = true, true
+		if err := unix.PtraceSetOptions(tid, options|unix.PTRACE_O_TRACEFORK|unix.PTRACE_O_TRACEVFORK); err != nil {
+			return err
+		}
+	}
+	return t.resume(tid, 0)
+}
+
 func (t *tracer) execed(tid int) error {
-	switch name := base(tid); {
+	switch {
 	case !t.started:
-		t.started = name == t.launcher
+		return t.begin(tid)
+	case tid != t.pid && base(tid) == t.launcher:
 		return t.resume(tid, 0)
 	default:
+		unix.SchedSetaffinity(tid, &t.all)
+		t.done = true // of a launcher that stays above the command, too
+		t.child.CompareAndSwap(int32(tid), -1)
 		t.result.Ran = true // and the other threads are gone
 		t.result.Filters = filters(tid)
 		return unix.PtraceDetach(tid)
@@ -170,6 +216,12 @@ func (t *tracer) call(tid int, th *thread) error {
 	switch info.op {
 	case opEntry:
 		name := info.name()
+		if tid == t.pid && (t.elsewhere || name == "sched_getaffinity") {
+			t.elsewhere = !t.elsewhere
+			if err := unix.SchedSetaffinity(tid, map[bool]*unix.CPUSet{false: &t.one, true: &t.all}[t.elsewhere]); err != nil {
+				return err
+			}
+		}
 		meets = tid == t.pid && t.meet && name != "futex" // by which libc wakes the other
 		if tid == t.first && !t.over && th.part != Net {
 			if err := t.partOf(th, name); err != nil {
@@ -182,10 +234,17 @@ func (t *tracer) call(tid int, th *thread) error {
 			// without. A call that it interrupts is made once more.
 			return t.skip(tid, th, 0)
 		}
-		if t.fault != nil && (th.part != t.fault.Thread || name != t.fault.Name) {
+		part, process := th.part, t.pid
+		switch {
+		case part == Child || part == ChildRuntime:
+			process = int(t.child.Load())
+		case part == Runtime && t.child.Load() != 0:
+			part = Above
+		}
+		if t.fault != nil && (part != t.fault.Thread || name != t.fault.Name) {
 			break // before anything is looked up
 		}
-		a := Address{Thread: th.part, Name: name, Path: info.path(t.pid, tid)}
+		a := Address{Thread: part, Name: name, Path: info.path(process, tid)}
 		t.counts[a]++
 		if t.fault == nil {
 			th.call = len(t.result.Calls)
@@ -197,7 +256,7 @@ func (t *tracer) call(tid int, th *thread) error {
 			break
 		}
 		t.result.Hit, t.done = true, true
-		if th.part == Runtime {
+		if part == Runtime {
 			if err := t.release(); err != nil { // nobody will say what the first thread is
 				return err
 			}
