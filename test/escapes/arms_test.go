@@ -24,7 +24,7 @@ type tools struct {
 	setuid, filecaps    string // copies of attempt that would gain something; "" if only root can make them
 	cgroup              string // a control group that the user may write to; "" if there is none
 	neighbour           int
-	more                []string // flags of fence in the namespace form
+	more                []string // flags of fence
 	run                 string   // of several in one arm, its name
 }
 
@@ -179,7 +179,7 @@ func (b tools) drive(t *testing.T, arm int, list []wire.Row, flags ...string) ma
 	case namespace, boxNamespace:
 		spec.Prefix = append(append([]string{fence, "--form", "namespace", "--hide", "{hidden}"}, b.more...), "--")
 	case bare, boxBare:
-		spec.Prefix = append(append([]string{fence, "--form", "bare", "--hide", "{hidden}"}, accepts...), "--")
+		spec.Prefix = append(append(append([]string{fence, "--form", "bare", "--hide", "{hidden}"}, accepts...), b.more...), "--")
 	}
 	in, err := json.Marshal(spec)
 	if err != nil {

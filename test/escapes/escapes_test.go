@@ -61,6 +61,7 @@ func TestEscapes(t *testing.T) {
 			measured[arm] = results
 		})
 	}
+	t.Run("document", report)
 	for _, o := range otherwise {
 		t.Logf("row %s (%s): %s; %s", o.name, o.what, o.result, o.where)
 	}

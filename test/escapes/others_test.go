@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"fence/test/bed"
+	"fence/test/escapes/internal/wire"
 )
 
 // Rows 56, 57, 62, 63 and 65, which need other programs than the attempt program.
@@ -62,6 +63,56 @@ func TestFenceInFence(t *testing.T) {
 	argv = append(append(append(b.launch(bare, p.hidden), again...), "--"), inside...)
 	if status, said = ended(bed.NoUserns(t, argv[0], argv[1:]...)); status != "126" && status != "125" {
 		t.Errorf("in the bare form: %s %s", status, said)
+	}
+}
+
+// What row 61 leaves open, limits that a person asks for close: beside each, the same without.
+func TestLimitsBound(t *testing.T) {
+	bed.Require(t, "images")
+	b := build(t)
+	for arm, nproc := range map[int]string{namespace: "100", boxNamespace: "100", bare: "1", boxBare: "1"} {
+		b.more = []string{"--limit", "nproc=" + nproc, "--limit", "fsize=1048576"}
+		steps := b.drive(t, arm, []wire.Row{{Name: "61", With: []string{"in-tmp"}}})["61"].Steps
+		for step, want := range map[string]string{"processes": "EAGAIN below 256", "tmp": "EFBIG below 32 MiB", "shm": "EFBIG below 32 MiB"} {
+			got := "not tried"
+			for _, s := range steps {
+				if s.Step == step {
+					got = s.Outcome()
+				}
+			}
+			if got != want {
+				t.Errorf("%s, %s: %s, want %s", armNames[arm], step, got, want)
+			}
+		}
+	}
+}
+
+// Where the fence has a user namespace, nproc counts the command's processes and not the rest of the user's.
+func TestLimitCountsTheCommand(t *testing.T) {
+	b := build(t)
+	others := bed.Command(t, "sh", "-c", "exec 3<&0; for i in $(seq 60); do cat <&3 & done; echo up; wait")
+	end, err := others.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := others.StdoutPipe()
+	if err == nil {
+		err = others.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer others.Wait()
+	defer end.Close()
+	if _, err := bufio.NewReader(said).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	for form, runs := range map[string]bool{"namespace": true, "bare": false} {
+		flags := append([]string{"--form", form, "--limit", "nproc=50"}, accepts...)
+		status, said := ended(bed.Command(t, b.fence, append(flags, "--", "sh", "-c", "true & wait; echo ran")...))
+		if strings.Contains(said, "ran") != runs || !runs && !strings.Contains(said, "Cannot fork") {
+			t.Errorf("%s: %s %s", form, status, said)
+		}
 	}
 }
 

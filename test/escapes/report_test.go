@@ -18,38 +18,41 @@ var update = flag.Bool("update", false, "write docs/escapes.md from what was mea
 
 const docFile = "../../docs/escapes.md"
 
-// TestReport holds docs/escapes.md against what TestEscapes measured, and on another kernel than
-// the document's against the table, which says what may come out on which.
-func TestReport(t *testing.T) {
+// TestDocument holds docs/escapes.md against the table, which says what may come out on which kernel.
+func TestDocument(t *testing.T) {
 	have, err := os.ReadFile(docFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	kernel := thisKernel(t)
-	if !*update {
-		documentHolds(t, string(have))
-		if from := documentKernel(string(have)); from != kernel {
-			t.Logf("docs/escapes.md was measured on %s and this is %s: held against the table alone", from, kernel)
-			return
-		}
-	}
+	documentHolds(t, string(have))
+}
+
+// report holds docs/escapes.md against what was measured, if that was on the document's kernel.
+func report(t *testing.T) {
 	for arm := range arms {
 		if len(measured[arm]) != len(rows) {
-			bed.Missing(t, "what TestEscapes measures in the arm %q", armNames[arm])
+			t.Skip("not all arms were run")
 		}
 	}
 	if os.Geteuid() != 0 {
 		bed.Missing(t, "root: only root can make all fixtures that the document speaks of")
 	}
+	have, err := os.ReadFile(docFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kernel := thisKernel(t)
 	text := document(kernel, measured)
 	if *update {
 		if err := os.WriteFile(docFile, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		have = []byte(text)
 		documentHolds(t, text)
+		return
 	}
-	if string(have) != text {
+	if from := documentKernel(string(have)); from != kernel {
+		t.Logf("docs/escapes.md was measured on %s and this is %s: held against the table alone", from, kernel)
+	} else if string(have) != text {
 		t.Errorf("docs/escapes.md is not what was measured: go test ./test/escapes -update\n%s", firstDifference(string(have), text))
 	}
 }

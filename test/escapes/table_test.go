@@ -390,10 +390,14 @@ var rows = []row{
 		setdomainname  EPERM | EPERM | EPERM | EPERM ; the same
 		vhangup        EPERM | EPERM | EPERM | EPERM ; the same
 		+uname         OK | OK | OK | OK`},
-	{name: "61", what: "exhaust: descriptors, core files", text: `
+	{name: "61", what: "exhaust: descriptors, core files, processes, files, /tmp, /dev/shm", with: []string{"in-tmp"}, text: `
 		core         OK any | OK any | OK 0 | OK 0 ; a limit, lowered
-		descriptors  OK above 4096 | OK above 4096 | EMFILE below 4096 | EMFILE below 4096`,
-		why: "processes, memory and disk are for Slurm's limits and for rollout's watchdog: RLIMIT_NPROC counts all of the user's jobs on the node"},
+		descriptors  OK above 4096 | OK above 4096 | EMFILE below 4096 | EMFILE below 4096
+		!processes   OK 256 | OK 256 | OK 256 | OK 256 ; so many are tried, and the machine stays up
+		!files       OK 4096 | EACCES below 4096 | OK 4096 | OK 4096 ; the same
+		!tmp         OK 32 MiB | EACCES | OK 32 MiB | OK 32 MiB ; the same
+		!shm         OK 32 MiB | EACCES | OK 32 MiB | OK 32 MiB ; the same`,
+		why: "Slurm's control group bounds them, and a /tmp of the command's own is memory that counts there; --limit nproc and fsize bound them too (TestLimitsBound); in the bare form nproc counts all of the user's processes on the node, in the namespace form the command's (TestLimitCountsTheCommand)"},
 	{name: "62", what: "leave a daemon behind (setsid, twice forked), and try from there", text: `
 		!stays  OK | OK | OK | OK
 		socket  OK | OK | EAFNOSUPPORT | EAFNOSUPPORT

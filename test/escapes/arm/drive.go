@@ -132,6 +132,13 @@ func (d *driver) fixtures() error {
 			return err
 		}
 	}
+	if d.row.Has("in-tmp") {
+		d.args["in-tmp"] = fmt.Sprintf("/tmp/fence-escapes-%x", d.key)
+		if err := os.Mkdir(d.args["in-tmp"], 0o700); err != nil {
+			return err
+		}
+		d.cleanup = append(d.cleanup, func() { os.RemoveAll(d.args["in-tmp"]) })
+	}
 	maps.Copy(d.args, d.spec.Args)
 	d.args["base"], d.args["work"], d.args["hidden"], d.args["plain"] = d.base, d.path("work"), d.path("hidden"), d.path("plain")
 	d.args["key"], d.args["name"] = strconv.Itoa(d.key), fmt.Sprintf("fence-escapes-%x", d.key)

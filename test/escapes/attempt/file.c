@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <sys/ipc.h>
 #include <sys/msg.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
@@ -225,6 +226,72 @@ static void own_memory(void)
 	did("open-read", SYS(openat, AT_FDCWD, "/proc/self/mem", O_RDONLY));
 }
 
+/* What there is without end: it stops itself where the point is made. The children end with it. */
+static void processes(void)
+{
+	const int enough = 256;
+	static pid_t children[256];
+	int n = 0;
+	long r = 0;
+	while (n < enough && (r = fork()) > 0)
+		children[n++] = r;
+	if (r == 0) {
+		SYS(prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+		pause();
+		_exit(0);
+	}
+	noted("processes", r < 0 ? -errno : 0, n < enough ? "below 256" : "256");
+	for (int i = 0; i < n; i++)
+		SYS(kill, children[i], SIGKILL);
+	while (n-- > 0)
+		waitpid(-1, NULL, 0);
+}
+
+static void files(const char *in)
+{
+	const int enough = 4096;
+	char name[8];
+	int n = 0;
+	long fd = 0, dir = SYS(openat, AT_FDCWD, in, O_DIRECTORY | O_PATH);
+	if (dir < 0) {
+		did("files", dir);
+		return;
+	}
+	for (; n < enough; n++) {
+		snprintf(name, sizeof name, "%d", n);
+		if ((fd = SYS(openat, dir, name, O_CREAT | O_WRONLY, 0600)) < 0)
+			break;
+		SYS(close, fd);
+	}
+	noted("files", fd < 0 ? fd : 0, n < enough ? "below 4096" : "4096");
+	while (n-- > 0) {
+		snprintf(name, sizeof name, "%d", n);
+		SYS(unlinkat, dir, name, 0);
+	}
+	SYS(close, dir);
+}
+
+static void fills(const char *step, const char *in)
+{
+	const int enough = 32;
+	static char mib[1 << 20];
+	char name[128];
+	int n = 0;
+	long r = 0;
+	snprintf(name, sizeof name, "%s/attempt-%d", in, getpid());
+	long fd = SYS(openat, AT_FDCWD, name, O_CREAT | O_EXCL | O_WRONLY, 0600);
+	if (fd < 0) {
+		did(step, fd);
+		return;
+	}
+	SYS(unlinkat, AT_FDCWD, name, 0);
+	signal(SIGXFSZ, SIG_IGN);
+	while (n < enough && (r = SYS(write, fd, mib, sizeof mib)) == sizeof mib)
+		n++;
+	noted(step, r < 0 ? r : 0, n < enough ? "below 32 MiB" : "32 MiB");
+	SYS(close, fd);
+}
+
 static void bounds(void)
 {
 	struct rlimit l;
@@ -233,6 +300,12 @@ static void bounds(void)
 	long fd;
 	long r = SYS(prlimit64, 0, RLIMIT_CORE, NULL, &l);
 	noted("core", r, l.rlim_max ? "any" : "0");
+	processes();
+	/* The folder is there where /tmp is not the command's own. */
+	SYS(mkdirat, AT_FDCWD, arg("in-tmp"), 0700);
+	files(arg("in-tmp"));
+	fills("tmp", arg("in-tmp"));
+	fills("shm", "/dev/shm");
 	while ((fd = SYS(openat, AT_FDCWD, "/", O_PATH)) >= 0 && n < 4200)
 		n++;
 	snprintf(note, sizeof note, "%s 4096", n < 4096 ? "below" : "above");
