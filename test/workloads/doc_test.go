@@ -50,8 +50,11 @@ func works() string {
 	var b strings.Builder
 	b.WriteString("| workload | breaks without the right |\n|---|---|\n")
 	for _, w := range Table {
-		if w.Denied == "" {
+		switch {
+		case w.Less != "":
 			fmt.Fprintf(&b, "| %s | %s |\n", about(w), w.Less)
+		case w.Idle != "":
+			fmt.Fprintf(&b, "| %s | none: %s |\n", about(w), w.Idle)
 		}
 	}
 	return b.String()

@@ -28,6 +28,9 @@ type Workload struct {
 	// it then prints.
 	Less, Breaks string
 
+	// Idle says why no right breaks it, of a workload without Less.
+	Idle string
+
 	// Denied is for what strict does not allow by design: it fails there and says this. With the
 	// flags Open it works as without.
 	Denied string
@@ -129,13 +132,14 @@ func Find(name string) (Workload, bool) {
 // Rights of the policy strict, one of which a workload may need. In capitals: Landlock's name.
 const (
 	Nothing        = "nothing"
-	Execute        = "any: execute" // of bash: nothing then starts
 	ExecuteMade    = "execute what was made in /tmp"
 	ReadDir        = "list folders (READ_DIR)"
 	WriteRoot      = "write to the container's own folders"
+	WriteFile      = "write to files (WRITE_FILE)"
 	Truncate       = "shorten files (TRUNCATE)"
 	RemoveDir      = "remove folders (REMOVE_DIR)"
 	RemoveFile     = "remove files (REMOVE_FILE)"
+	MakeReg        = "make files (MAKE_REG)"
 	MakeDir        = "make folders (MAKE_DIR)"
 	MakeSock       = "make sockets (MAKE_SOCK)"
 	MakeFifo       = "make FIFOs (MAKE_FIFO)"

@@ -66,13 +66,14 @@ type removal struct {
 var removals = map[string]removal{
 	workloads.Nothing: {},
 
-	workloads.Execute:     {from: cut(ll.AccessFSExecute)},
 	workloads.ExecuteMade: {from: onlyIn("/usr", ll.AccessFSExecute)},
 	workloads.ReadDir:     {from: cut(ll.AccessFSReadDir)},
 	workloads.WriteRoot:   {from: onlyIn("/tmp", change)},
+	workloads.WriteFile:   {from: cut(ll.AccessFSWriteFile)},
 	workloads.Truncate:    {from: cut(ll.AccessFSTruncate)},
 	workloads.RemoveDir:   {from: cut(ll.AccessFSRemoveDir)},
 	workloads.RemoveFile:  {from: cut(ll.AccessFSRemoveFile)},
+	workloads.MakeReg:     {from: cut(ll.AccessFSMakeReg)},
 	workloads.MakeDir:     {from: cut(ll.AccessFSMakeDir)},
 	workloads.MakeSock:    {from: cut(ll.AccessFSMakeSock)},
 	workloads.MakeFifo:    {from: cut(ll.AccessFSMakeFifo)},

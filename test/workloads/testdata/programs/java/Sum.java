@@ -1,0 +1,5 @@
+public class Sum {
+    public static void main(String[] args) {
+        System.out.println("sum " + (40 + 2));
+    }
+}
