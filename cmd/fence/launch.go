@@ -242,8 +242,9 @@ func start(o options, argv []string) error {
 		return become(*rs, o, line, argv)
 	}
 	give, shared, maker := sandbox.Maker(os.Args[0])
+	leader := sandbox.Leader(os.Args[0])
 	var inside *supervise.Child
-	if !maker {
+	if !maker && !leader {
 		var err error
 		if inside, err = supervise.Inside(os.Args[0]); err != nil {
 			return notFenced(err, "")
@@ -254,7 +255,9 @@ func start(o options, argv []string) error {
 	if inside != nil {
 		p, err = unpack(inside.Hello)
 	} else if p, err = o.load(); err == nil && !maker {
-		if up := supervisor(p); up != nil {
+		if up := supervisor(p); up != nil && leader {
+			return notFenced(errors.New("a supervisor of connections needs the node's own process numbers"), "")
+		} else if up != nil {
 			return stay(*up)
 		}
 	}
@@ -265,6 +268,9 @@ func start(o options, argv []string) error {
 	ns, err := sandbox.Enter(p.Network.Mode != policy.NetworkHost && inside == nil && !shared)
 	if err != nil {
 		return notFenced(err, "try --form bare, which needs no namespace")
+	}
+	if leader && !ns.OwnPID {
+		return notFenced(errors.New("there is no PID namespace of its own"), "")
 	}
 	if inside != nil {
 		ns.Net = inside.Refused
@@ -296,7 +302,7 @@ func start(o options, argv []string) error {
 		if err := sandbox.HandOver(rs, line, give); err != nil {
 			return notFenced(err, "")
 		}
-		return nil
+		return notFenced(sandbox.Hold(give), "")
 	}
 	return become(rs, o, line, argv)
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"runtime"
 	"strings"
 	"syscall"
@@ -26,10 +27,11 @@ import (
 // is entered from outside. So it takes two processes: a maker in our
 // namespaces, before our layer, which makes namespaces and mounts and hands
 // them over; and a joiner behind our layer, which enters them and goes on to
-// the command. It belongs to nobody: it comes to the next subreaper.
+// the command. The maker stays, as the first process of the PID namespace: all
+// ends with it. Both belong to nobody: they come to the next subreaper.
 type Below struct {
 	Argv  []string `json:"argv"`  // of its launch: fence [flags] -- COMMAND
-	Files []int    `json:"files"` // its descriptors 0, 1, 2, ... here
+	Files []int    `json:"files"` // its descriptors 0, 1, 2, ... here; the last is told the maker's number
 }
 
 const (
@@ -51,9 +53,9 @@ type handover struct {
 	Status  []byte
 }
 
-// lower is a Below whose maker is done: descriptors of its namespaces (user,
-// mount, IPC, and network if it has one of its own), of its ruleset, of its
-// handover, and of the folder of its terminals.
+// lower is a Below whose maker is done: descriptors of its namespaces (nsFiles,
+// network only if it has one of its own), of its ruleset, of its handover, and
+// of the folder of its terminals.
 type lower struct {
 	Below
 	fds []int
@@ -65,7 +67,7 @@ type joined struct {
 	ruleset, flags int
 }
 
-var nsFiles = []string{"user", "mnt", "ipc", "net"}
+var nsFiles = []string{"user", "mnt", "ipc", "pid", "net"}
 
 // makeBelow runs the makers. One that fails says so on its own stderr, and the
 // command comes up without it.
@@ -103,7 +105,7 @@ func (b Below) make(rs Ruleset, proc int) (fds []int, err error) {
 		shared = 1
 	}
 	n := len(b.Files)
-	wait, err := b.start(fmt.Sprintf("%s%d:%d:%d", makerName, n, shared, n+1), pair[1], proc)
+	wait, err := b.start(fmt.Sprintf("%s%d:%d:%d:%d", makerName, n, shared, n+1, n-1), pair[1], proc)
 	unix.Close(pair[1])
 	if err != nil {
 		return nil, err
@@ -119,7 +121,7 @@ func (b Below) make(rs Ruleset, proc int) (fds []int, err error) {
 	if ended := wait(); err == nil {
 		err = ended
 	}
-	if err == nil && len(fds) != 3+3 && len(fds) != 4+3 {
+	if err == nil && len(fds) != len(nsFiles)+2 && len(fds) != len(nsFiles)+3 {
 		err = fmt.Errorf("its maker handed over %d descriptors", len(fds))
 	}
 	return fds, err
@@ -199,9 +201,9 @@ func Maker(arg0 string) (give int, shared, ok bool) {
 }
 
 // HandOver makes the mounts and hands everything over. status is for the
-// joiner to say.
+// joiner to say. Then Hold.
 func HandOver(rs Ruleset, status []byte, give int) error {
-	if rs.Form != Namespace || rs.Supervised() {
+	if rs.Form != Namespace || rs.Supervised() || !rs.Node.Namespaces.OwnPID {
 		return errors.New("a fence below another needs namespaces of its own")
 	}
 	err := applyMounts(rs.Mounts)
@@ -233,7 +235,7 @@ func HandOver(rs Ruleset, status []byte, give int) error {
 	}
 	names := nsFiles
 	if rs.Node.Namespaces.Net != nil || rs.ownLoopback() {
-		names = nsFiles[:3] // that of the one above, or the host's
+		names = nsFiles[:4] // that of the one above, or the host's
 	}
 	var fds []int
 	for _, name := range names {
@@ -249,6 +251,35 @@ func HandOver(rs Ruleset, status []byte, give int) error {
 	}
 	return os.NewSyscallError("sendmsg", unix.Sendmsg(give, []byte{0}, unix.UnixRights(append(fds, ruleset, memory, pts)...), nil, 0))
 }
+
+// Hold is what a maker does to its end: it is there, and waits for those that
+// come to it.
+func Hold(give int) error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return os.NewSyscallError("prctl(PR_SET_DUMPABLE)", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return os.NewSyscallError("prctl(PR_SET_PDEATHSIG)", err)
+	}
+	signal.Ignore(unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGTERM) // of a child that nobody waits for nothing is left
+	// What it was given; the runtime has some of its own.
+	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	for fd := 0; fd <= give+1; fd++ {
+		if err := unix.Dup3(null, fd, unix.O_CLOEXEC); err != nil {
+			return os.NewSyscallError("dup3", err)
+		}
+	}
+	for {
+		_ = unix.Pause()
+	}
+}
+
+// Leader reports whether this process is the leader of a domain that has a PID
+// namespace of its own, as argv[0] says to userns.c.
+func Leader(arg0 string) bool { return strings.HasPrefix(arg0, "fence:lead:") }
 
 // Joiner is the ruleset of a process that is one, and the status line that it
 // has to say; nil if this process is none.

@@ -20,6 +20,7 @@ const (
 	MountShow                          // an opened path again, inside one covered before
 	MountReadOnly                      // a tree made read-only where it is
 	MountPin                           // a path bound on itself, read-only: cannot be renamed either
+	MountProc                          // a /proc of the own PID namespace
 	MountHold                          // a folder bound on itself: cannot be renamed, with what is hidden in it
 )
 
@@ -36,7 +37,7 @@ type MountOp struct {
 }
 
 func (k MountKind) String() string {
-	return [...]string{"", "devices", "private", "masked", "masked", "shown", "read-only", "pinned", "held"}[k]
+	return [...]string{"", "devices", "private", "masked", "masked", "shown", "read-only", "pinned", "processes", "held"}[k]
 }
 
 // MarshalText names the kind in JSON records.
@@ -110,6 +111,12 @@ func (op MountOp) apply(clone int) error {
 	case MountMaskFile:
 		if err = unix.Mount("/dev/null", op.Path, "", unix.MS_BIND, ""); err == nil {
 			return setReadOnly(op.Path, 0)
+		}
+	case MountProc:
+		const how = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+		// Behind a fence that made its own read-only, the kernel gives no other.
+		if err = unix.Mount("fence-proc", op.Path, "proc", how, ""); err == unix.EPERM {
+			err = unix.Mount("fence-proc", op.Path, "proc", how|unix.MS_RDONLY, "")
 		}
 	case MountShow:
 		if err = attach(clone, op.Path, op.Dir); err == nil && op.ReadOnly {

@@ -46,10 +46,11 @@ type Node struct {
 }
 
 // Namespaces says which namespaces of its own this process has, by trying:
-// a nil error is one that is in force. PID is never made here; it is private
-// when the container's runtime made one.
+// a nil error is one that is in force. PID is private when the container's
+// runtime made one, or a session, which has a parent for its first process.
 type Namespaces struct {
 	User, Mount, IPC, Net error
+	OwnPID                bool // this is the first process of one: it gets a /proc of its own
 	PrivatePID            bool
 	PrivateIPC            bool
 }

@@ -303,6 +303,9 @@ func (r *resolver) mounts() {
 	}
 	// What is shown inside a cover may have something hidden inside it again.
 	slices.SortStableFunc(ops, func(a, b MountOp) int { return cmp.Compare(a.Path, b.Path) })
+	if n.Namespaces.OwnPID {
+		ops = append(ops, MountOp{Kind: MountProc, Path: "/proc"})
+	}
 	for _, dir := range []string{"/proc", "/sys"} {
 		if n.Stat(dir).Dir {
 			ops = append(ops, MountOp{Kind: MountReadOnly, Path: dir})

@@ -258,6 +258,9 @@ func mounted(ops []MountOp) error {
 			ok = ok && m.Source == "fence-tmp"
 		case MountMaskDir:
 			ok = ok && m.Source == maskName && m.ReadOnly
+		case MountProc:
+			own, err := os.Readlink(op.Path + "/self")
+			ok = ok && m.FSType == "proc" && err == nil && own == strconv.Itoa(os.Getpid())
 		case MountShow:
 			ok = ok && (m.ReadOnly || !op.ReadOnly)
 		case MountReadOnly:

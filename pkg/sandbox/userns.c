@@ -83,14 +83,31 @@ static int handed_over(const char *map)
 	return strcmp(want, map) ? EPERM : 0;
 }
 
+/* The process goes on as the first of a PID namespace of its own; the one that
+ * was started tells its number, as it is seen outside, and ends. */
+static int first_process(int tell)
+{
+	if (unshare(CLONE_NEWPID))
+		return errno;
+	pid_t pid = fork();
+	if (pid < 0)
+		return errno;
+	if (pid) {
+		dprintf(tell, "%d\n", pid);
+		_exit(0);
+	}
+	fence_userns.own_pid = 1;
+	return 0;
+}
+
 /* A joiner (below.go): argv[0] has the first of the descriptors and their
- * number. A user namespace is entered by a process with one thread only. Then
- * nobody is the parent, so that the command's children are its own affair. */
+ * number. A user namespace is entered by a process with one thread only, a PID
+ * namespace by a child. */
 static int join(void)
 {
-	static const int kinds[] = {CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWNET};
+	static const int kinds[] = {CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET};
 	int fd, n;
-	if (sscanf(line, "fence:join:%d:%d", &fd, &n) != 2 || n < 3 || n > 4)
+	if (sscanf(line, "fence:join:%d:%d", &fd, &n) != 2 || n < 4 || n > 5)
 		return EINVAL;
 	for (int i = 0; i < n; i++)
 		if (setns(fd + i, kinds[i]))
@@ -145,9 +162,11 @@ __attribute__((constructor)) static void enter(void)
 		u->map_err = handed_over(map);
 		return;
 	}
-	int proc;
-	if (sscanf(line, "fence:make:%*d:%*d:%d", &proc) == 1)
+	int proc, tell = -1;
+	if (sscanf(line, "fence:make:%*d:%*d:%d:%d", &proc, &tell) == 2)
 		snprintf(self, sizeof self, "/proc/self/fd/%d/self", proc);
+	else
+		sscanf(line, "fence:lead:%d", &tell);
 	if (unshare(CLONE_NEWUSER)) {
 		u->err = errno;
 		return;
@@ -166,6 +185,8 @@ __attribute__((constructor)) static void enter(void)
 	if (geteuid() != uid || getegid() != gid)
 		u->map_err = EOVERFLOW;
 	if (u->map_err)
+		return;
+	if (tell >= 0 && (u->pid_err = first_process(tell)))
 		return;
 	/* Signals are for the runtime's threads. */
 	sigset_t all, was;

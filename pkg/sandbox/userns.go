@@ -55,7 +55,10 @@ func Enter(ownNet bool) (Namespaces, error) {
 	if u.map_err != 0 {
 		return ns, fmt.Errorf("mapping this user into a user namespace: %w", syscall.Errno(u.map_err))
 	}
-	ns.User = nil
+	if u.pid_err != 0 {
+		return ns, fmt.Errorf("making a PID namespace: %w", syscall.Errno(u.pid_err))
+	}
+	ns.User, ns.OwnPID = nil, u.own_pid != 0
 	// The mount namespace first: without it there is nothing to do here.
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		ns.Mount = err

@@ -5,6 +5,8 @@ struct fence_userns {
 	int entered; /* this process is in a user namespace of its own */
 	int map_err; /* errno of writing the id maps: fatal when entered */
 	int net_err; /* errno of making a network namespace; after fence_net */
+	int pid_err; /* errno of making a PID namespace, where one was asked for */
+	int own_pid; /* this is the first process of one */
 	int joined;  /* it is in namespaces that were made for it (below.go) */
 	int net_fd;  /* that namespace, if net_err is 0 */
 };

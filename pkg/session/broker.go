@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -52,6 +53,7 @@ type domain struct {
 	above   *domain // it lies below that one
 	beside  string  // why it does not, although it should
 	masked  bool    // the places of the owner are hidden from it
+	ownPID  bool    // it is a PID namespace: all of it ends with its first process, pid
 	pid     int
 	exited  chan struct{} // its leader has been reaped
 	gone    chan struct{} // and all that it left
@@ -231,9 +233,9 @@ func (d *domain) prepare() (*launching, error) {
 
 // argv is an ordinary launch of fence. Its command is fence again, started
 // anew: the Go runtime makes threads from one that is not fenced.
-func (l *launching) argv(more ...string) []string {
+func (l *launching) argv(name string, more ...string) []string {
 	d := l.d
-	argv := slices.Concat([]string{"fence", "--policy", d.Policy}, d.Flags, more)
+	argv := slices.Concat([]string{name, "--policy", d.Policy}, d.Flags, more)
 	// Descriptors on their way through sockets count for the user, and against
 	// the limit of who sends more (unix(7), ETOOMANYREFS): a domain must not be
 	// able to reach ours. Every policy's limit is 4096 or its author's affair.
@@ -248,22 +250,36 @@ func (l *launching) argv(more ...string) []string {
 	return append(argv, "--keep-fd", fmt.Sprint(leaderFD), "--status-fd", fmt.Sprint(leaderFD+1), "--why", "the session's channel to its leader", "--", "/proc/self/exe", "leader")
 }
 
-// launch starts the domain, and those that shall lie below it.
+// launch starts the domain, and those that shall lie below it. It gets a PID
+// namespace of its own where it can be had, and nobody lies below it: those
+// are to be seen from it.
 func (d *domain) launch() error {
 	// What a bare fence shows cannot be hidden from those that are bare too.
 	o := d.b.owner
 	d.masked = o != nil && o != d && o.form() != "bare"
+	var lows []*domain
+	for _, low := range d.b.domains {
+		if low.above == d {
+			low.masked = d.masked || o == d && o != nil
+			lows = append(lows, low)
+		}
+	}
+	if len(lows) == 0 && !slices.Contains(d.Flags, "--form=bare") {
+		if err := d.try(fmt.Sprint("fence:lead:", leaderFD+1), nil); err == nil {
+			return nil
+		}
+	}
+	return d.try("fence", lows)
+}
+
+func (d *domain) try(name string, lows []*domain) error {
 	own, err := d.prepare()
 	if err != nil {
 		return err
 	}
 	launches, files := []*launching{own}, slices.Clone(own.files)
 	var more []string
-	for _, low := range d.b.domains {
-		if low.above != d {
-			continue
-		}
-		low.masked = d.masked || o == d && o != nil
+	for _, low := range lows {
 		l, err := low.prepare()
 		if err != nil {
 			return err
@@ -271,7 +287,7 @@ func (d *domain) launch() error {
 		below := struct {
 			Argv  []string `json:"argv"`
 			Files []int    `json:"files"`
-		}{Argv: l.argv()}
+		}{Argv: l.argv("fence")}
 		for i := range l.files {
 			below.Files = append(below.Files, len(files)+i)
 		}
@@ -286,45 +302,44 @@ func (d *domain) launch() error {
 	for _, fd := range files {
 		given = append(given, uintptr(fd))
 	}
-	exit := 0
-	ended := func(d *domain) func(unix.WaitStatus, *unix.Rusage) {
-		return func(ws unix.WaitStatus, ru *unix.Rusage) {
-			exit = exitOf(ws, ru).Code
-			close(d.exited)
-		}
-	}
-	d.pid, err = d.b.r.start("/proc/self/exe", own.argv(more...), &syscall.ProcAttr{Env: os.Environ(), Files: given, Sys: &syscall.SysProcAttr{Setsid: true}}, ended(d))
+	ended := make(chan int, 1) // the process that we start, which is the leader or makes it
+	pid, err := d.b.r.start("/proc/self/exe", own.argv(name, more...), &syscall.ProcAttr{Env: os.Environ(), Files: given, Sys: &syscall.SysProcAttr{Setsid: true}},
+		func(ws unix.WaitStatus, ru *unix.Rusage) { ended <- exitOf(ws, ru).Code })
 	closeAll(files)
 	if err != nil {
 		return &Error{CodeNotRun, fmt.Sprintf("domain %s: starting fence: %v", d.Name, err), ""}
 	}
-	d.started = true
 	var all sync.WaitGroup
 	for _, l := range launches[1:] {
 		all.Go(func() {
 			low := l.d
-			low.started = l.ready(func(pid int) bool {
-				low.pid = pid
-				return d.b.r.adopt(pid, ended(low))
-			})
-			if !low.started {
-				low.c.close()
+			if low.started = l.ready(0); !low.started {
 				low.above, low.beside = nil, low.refused(CodeNotRun, l.stderr()).Text
 			}
 		})
 	}
-	up := own.ready(func(int) bool { return true })
+	if name != "fence" {
+		<-ended // it has made the leader, or has failed
+		d.started = own.ready(0)
+	} else if d.started = own.ready(pid); d.started {
+		go func() { <-ended; close(d.exited) }()
+	}
 	all.Wait()
-	if up {
+	if d.started {
 		return nil
 	}
-	d.b.r.with(d.pid, func(*proc) { _ = unix.Kill(d.pid, unix.SIGKILL) })
-	<-d.exited
-	return d.refused(exit, own.stderr())
+	code := CodeNotRun
+	if name == "fence" {
+		d.b.r.with(pid, func(*proc) { _ = unix.Kill(pid, unix.SIGKILL) })
+		code = <-ended
+	}
+	return d.refused(code, own.stderr())
 }
 
-// ready waits until the leader is there, and takes says that it is known.
-func (l *launching) ready(takes func(pid int) bool) bool {
+// ready waits until the leader is there. pid is the process that all of the
+// domain ends with; 0: the first line of the status says it, and it has become
+// our child.
+func (l *launching) ready(pid int) bool {
 	d := l.d
 	go func() {
 		_, _ = io.CopyN(&l.text, l.said, 8<<10)
@@ -335,16 +350,35 @@ func (l *launching) ready(takes func(pid int) bool) bool {
 	// Its other side closes when the leader is executed, or nothing is.
 	line, err := io.ReadAll(io.LimitReader(l.status, 1<<20))
 	l.status.Close()
+	if pid == 0 {
+		first, rest, _ := bytes.Cut(line, []byte("\n"))
+		n, _ := strconv.Atoi(string(first))
+		if n == 0 || !d.b.r.adopt(n, func(unix.WaitStatus, *unix.Rusage) { close(d.exited) }) {
+			d.c.close()
+			return false
+		}
+		pid, line, d.ownPID = n, rest, true
+	}
 	var n news
 	if err == nil && len(line) > 0 {
 		_ = d.c.f.SetReadDeadline(time.Now().Add(patience))
 		_, err = d.c.recv(&n)
 		_ = d.c.f.SetReadDeadline(time.Time{})
 	}
-	if err != nil || !n.Ready || !json.Valid(line) || !takes(n.PID) {
+	if err != nil || !n.Ready || !json.Valid(line) {
+		d.c.close()
+		if d.ownPID {
+			d.b.r.with(pid, func(*proc) { _ = unix.Kill(pid, unix.SIGKILL) })
+			<-d.exited
+			d.exited, d.ownPID = make(chan struct{}), false
+		}
 		return false
 	}
+	d.pid = pid
 	d.fence = bytes.TrimSpace(line)
+	if d.ownPID {
+		n.PID = pid
+	}
 	if n.TTY {
 		d.devpts = d.terminals(n.PID)
 	}
@@ -470,6 +504,7 @@ func (d *domain) status() DomainStatus {
 	if d.above != nil {
 		s.Below = d.above.Name
 	}
+	s.PIDNamespace = d.ownPID
 	return s
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path"
 	"slices"
 	"strconv"
@@ -50,9 +51,19 @@ func Lead() error {
 		return err
 	}
 	l := &leader{c: c, r: r, pids: map[uint64]int{}}
-	// Our parent is the broker, of this user and outside: if we could signal
-	// it, kill(-1) would reach all that is this user's.
-	l.scoped = errors.Is(unix.Kill(unix.Getppid(), 0), unix.EPERM)
+	if unix.Getppid() == 0 { // the broker is outside of our PID namespace
+		l.scoped = true
+		// As its first process we take no signal of a command's that we have no
+		// handler for; the runtime has some, and would end.
+		signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGABRT)
+		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+			return os.NewSyscallError("prctl(PR_SET_PDEATHSIG)", err)
+		}
+	} else {
+		// Our parent is the broker, of this user and outside: if we could signal
+		// it, kill(-1) would reach all that is this user's.
+		l.scoped = errors.Is(unix.Kill(unix.Getppid(), 0), unix.EPERM)
+	}
 	tty, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		unix.Close(tty)

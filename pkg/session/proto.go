@@ -138,16 +138,17 @@ type Status struct {
 
 // DomainStatus is one domain of it.
 type DomainStatus struct {
-	Name    string          `json:"name"`
-	Policy  string          `json:"policy"`
-	State   string          `json:"state"`             // alive, ended, lost
-	Why     string          `json:"why,omitempty"`     // it is not alive
-	Running int             `json:"running"`           // commands
-	TTY     bool            `json:"tty"`               // it has terminals of its own
-	Below   string          `json:"below,omitempty"`   // the domain that it lies below
-	Beside  string          `json:"beside,omitempty"`  // why it does not, although it was asked for
-	Private []string        `json:"private,omitempty"` // folders that no other domain has
-	Fence   json.RawMessage `json:"fence"`             // the fence.status record of its launch
+	Name         string          `json:"name"`
+	Policy       string          `json:"policy"`
+	State        string          `json:"state"`             // alive, ended, lost
+	Why          string          `json:"why,omitempty"`     // it is not alive
+	Running      int             `json:"running"`           // commands
+	TTY          bool            `json:"tty"`               // it has terminals of its own
+	PIDNamespace bool            `json:"pid_namespace"`     // it sees its own processes only, and they end with its first
+	Below        string          `json:"below,omitempty"`   // the domain that it lies below
+	Beside       string          `json:"beside,omitempty"`  // why it does not, although it was asked for
+	Private      []string        `json:"private,omitempty"` // folders that no other domain has
+	Fence        json.RawMessage `json:"fence"`             // the fence.status record of its launch
 }
 
 // hello is the first frame of both sides, in every version.

@@ -134,11 +134,11 @@ var core = []string{"fence/pkg/policy", "fence/pkg/host", "fence/pkg/seccomp", "
 
 // The design says 2,500 with sessions to come; we are not there yet, and this
 // number goes up for a part of the design only (docs/decisions/006).
-const budget = 6550
+const budget = 6750
 
 // sessions are on top: the leaders are launches, so nothing here decides what
 // a command can reach, but which fence it comes into.
-const sessionBudget = 2700
+const sessionBudget = 2950
 
 func TestCoreCanBeReadInAnAfternoon(t *testing.T) {
 	if n := lines(t, "fence/pkg/session"); n > sessionBudget {

@@ -181,7 +181,7 @@ while True:
 				wrong = append(wrong, fmt.Sprintf("%v %q", err, r.out+r.err))
 			}
 		}
-		p.sh("verifier", `pgrep -f "^python3 -c" >/dev/null`) // it still tries
+		p.sh("agent", `pgrep -f "^python3 -c" >/dev/null`) // it still tries
 		return wrong
 	}
 	if wrong := rounds(graded(t, false)); len(wrong) > 0 {

@@ -73,6 +73,25 @@ func TestLaterCommandsMeetEarlierOnes(t *testing.T) {
 // What works with its own domain's earlier command is the control.
 func TestWalls(t *testing.T) {
 	forms(t, func(p *place) {
+		if p.state("agent").PIDNamespace { // nobody else is there to be reached
+			p.sh("verifier", `sleep $1 >/dev/null 2>&1 &`)
+			got := p.sh("agent", `sleep $1 >/dev/null 2>&1 & python3 - $$ $! <<'EOF'
+import errno, os, sys
+mine = {os.getpid(), *map(int, sys.argv[1:])}
+for pid in sorted(int(p) for p in os.listdir("/proc") if p.isdigit()):
+    if pid in mine: continue
+    print(pid, open(f"/proc/{pid}/cmdline").read().replace("\0", " "))
+    for f in "mem", "environ", "root", "cwd", "fd/3":
+        try: os.close(os.open(f"/proc/{pid}/{f}", os.O_RDONLY)); print(f)
+        except OSError as e: print(f, errno.errorcode[e.errno])
+# Whose sockets /proc/1/net shows: none but this domain's own.
+print(sum(len(open(f"/proc/1/net/{f}").readlines()) - 1 for f in ("tcp", "udp", "unix")))
+EOF`)
+			if want := "1 /proc/self/exe leader \nmem EACCES\nenviron EACCES\nroot EACCES\ncwd EACCES\nfd/3 EACCES\n0\n"; got != want {
+				p.t.Errorf("the agent's domain sees\n%s\nwant\n%s", got, want)
+			}
+			return
+		}
 		for _, domain := range []string{"agent", "verifier"} {
 			p.sh(domain, `sleep $1 >/dev/null 2>&1 & echo $! >/tmp/`+domain+`.pid`)
 		}
@@ -278,6 +297,27 @@ func TestStreams(t *testing.T) {
 type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, fmt.Errorf("broken") }
+
+// leader is the process of that domain's leader, seen from the node.
+func (p *place) leader(domain string) int {
+	p.t.Helper()
+	_, leaders := p.inside()
+	mark := newMark()
+	run, stop := context.WithCancel(p.t.Context())
+	defer stop()
+	r, w := io.Pipe()
+	go p.Run(run, session.Command{Domain: domain, Argv: []string{"sh", "-c", "echo; exec sleep " + mark}}, session.Streams{Out: w})
+	r.Read(make([]byte, 1))
+	for _, pid := range find(marked(mark)) {
+		for _, l := range leaders {
+			if stat(pid, 1) == strconv.Itoa(l) {
+				return l
+			}
+		}
+	}
+	p.t.Fatalf("no leader of %s among %v", domain, leaders)
+	return 0
+}
 
 // inside are the broker and the leaders, by their command lines.
 func (p *place) inside() (broker int, leaders []int) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -38,7 +39,10 @@ func TestSignals_BeforeAnAnswer(t *testing.T) {
 	}
 	defer l.Close()
 	os.Chmod(filepath.Join(dir, "s"), 0o777)
-	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP} {
+	ends := []os.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP}
+	signal.Notify(make(chan os.Signal, 1), ends...) // who started us may have them ignored, and what we start would inherit that
+	defer signal.Reset(ends...)
+	for _, sig := range ends {
 		cmd := bed.Command(t, bed.Bin(t, "fence"), "run", "--socket", filepath.Join(dir, "s"), "--", "true")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -198,9 +202,19 @@ func TestKilled_Client(t *testing.T) {
 }
 
 // A domain that loses its leader, or whose leader does not answer, is lost;
-// the other goes on. What is left of it is killed.
+// the other goes on. What is left of it is killed. In a PID namespace of its
+// own a leader is out of its commands' reach, and is ended from outside.
 func TestLeaderKilled(t *testing.T) {
 	forms(t, func(p *place) {
+		from := func() {}
+		if p.state("agent").PIDNamespace {
+			r, err := p.try(session.Command{Argv: []string{"bash", "-c", "for s in TERM KILL STOP INT HUP QUIT ABRT TSTP; do kill -$s $PPID || exit 9; done; kill -9 -1; echo on"}}, "")
+			if err != nil || r.out != "on\n" {
+				p.t.Errorf("its commands end a leader: %v %+v", err, r)
+			}
+			leader := p.leader("agent")
+			from = func() { _ = unix.Kill(leader, unix.SIGKILL) }
+		}
 		waiting := make(chan error, 1)
 		r, w := io.Pipe()
 		go func() {
@@ -209,8 +223,18 @@ func TestLeaderKilled(t *testing.T) {
 		}()
 		r.Read(make([]byte, 1))
 		// All that a command can reach, itself and its leader included.
-		_, err := p.try(session.Command{Argv: []string{"bash", "-c", leave + "; kill -9 -1; kill -9 $PPID; sleep $1", "bash", p.mark}}, "")
-		for _, err := range []error{err, <-waiting} {
+		var err error
+		if p.state("agent").PIDNamespace {
+			p.sh("agent", leave)
+			from()
+		} else {
+			_, err = p.try(session.Command{Argv: []string{"bash", "-c", leave + "; kill -9 -1; kill -9 $PPID; sleep $1", "bash", p.mark}}, "")
+		}
+		heard := []error{<-waiting}
+		if err != nil {
+			heard = append(heard, err)
+		}
+		for _, err := range heard {
 			if code(err) != session.CodeLost || !strings.Contains(err.Error(), "the domain agent is lost: its leader was killed") {
 				p.t.Errorf("a command hears %v", err)
 			}
@@ -234,7 +258,7 @@ func TestLeaderKilled(t *testing.T) {
 // Deadlines are not the leader's to keep.
 func TestLeaderStopped(t *testing.T) {
 	t.Parallel() // most of it is waiting for the leader
-	p := newPlace(t, "namespace")
+	p := newPlace(t, "bare")
 	begin := time.Now()
 	_, err := p.try(session.Command{Argv: []string{"bash", "-c", `kill -STOP $PPID; exec sleep $1`, "bash", p.mark}, Timeout: 200, Grace: 200}, "")
 	if code(err) != session.CodeLost || !strings.Contains(err.Error(), "its leader does not answer") {
@@ -264,7 +288,7 @@ EOF
 // chases them, and if it does not catch up, the session ends. Either way
 // nothing of the storm is left, and who waits hears of it.
 func TestLeaderKilledInAStorm(t *testing.T) {
-	p := newPlace(t, "namespace")
+	p := newPlace(t, "bare") // a PID namespace has no storm that outlives its first process
 	_, err := p.try(session.Command{Argv: []string{"bash", "-c", storm + `python3 /tmp/storm $1 & until pgrep -f '^python3 /tmp/storm' >/dev/null; do :; done; kill -9 $PPID`, "bash", p.mark}}, "")
 	if code(err) != session.CodeLost {
 		t.Errorf("a command hears %v", err)
