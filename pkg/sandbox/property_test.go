@@ -233,6 +233,13 @@ func FuzzResolve(f *testing.F) {
 			if onlyReadable(p, u) && got&anyChange != 0 {
 				wrong("%s is opened for reading and can be changed (%s)", u, lettersOf(got))
 			}
+			// A named pipe is written on a read-only mount too.
+			bare := rs
+			bare.Mounts = nil
+			said := slices.ContainsFunc(rs.Lost, func(l string) bool { return strings.HasPrefix(l, "named pipes") })
+			if onlyReadable(p, u) && !said && reach(bare, u)&anyChange != 0 {
+				wrong("%s is opened for reading, and a pipe there can be written", u)
+			}
 			// In the namespace form they are pinned, or on a root that is read-only.
 			if withinAny(u, protected) && got&anyChange != 0 && (rs.Form == Bare || !rs.Node.rootReadOnly()) {
 				wrong("%s is protected and can be changed (%s)", u, lettersOf(got))
@@ -294,11 +301,13 @@ func moreWithout(fs tree, rs, less Ruleset, o policy.Open) (list []string) {
 	for u := range fs {
 		rights := reach(less, u) &^ reach(rs, u)
 		// What is opened for reading is read-only, whatever it lies in;
-		// in the bare form, that takes apart the folders above it.
+		// that takes apart the folders above it.
 		if o.Access == policy.AccessRead && within(u, o.Path) {
 			rights &^= anyChange
-		} else if o.Access == policy.AccessRead && rs.Form == Bare && within(o.Path, u) {
-			rights = 0
+		} else if o.Access == policy.AccessRead && within(o.Path, u) {
+			if rights &^= anyChange; rs.Form == Bare {
+				rights = 0
+			}
 		}
 		if fs[u].target == "" && rights != 0 {
 			more("%s gets %s", u, lettersOf(rights))

@@ -79,6 +79,7 @@ type resolver struct {
 	writable []string // roots that may be changed
 	readable []string
 	split    []string // writable, and granted entry by entry
+	pipes    []string // opened for reading, with pipes that can be written
 	problems []Problem
 }
 
@@ -488,6 +489,9 @@ func (r *resolver) paths() {
 	for _, p := range r.writable {
 		r.spread(p, rightsRead|rightsChange)
 	}
+	if len(r.pipes) > 0 {
+		r.lost("named pipes can be written, although it is opened for reading, in " + strings.Join(r.pipes, ", "))
+	}
 	if len(r.split) > 0 {
 		r.lost("nothing new can be made directly in " + strings.Join(r.split, ", ") + ", and a folder there that is removed cannot be made again")
 	}
@@ -586,7 +590,16 @@ func (r *resolver) hiddenPaths() []string {
 // form a folder that contains something ungranted is granted entry by entry.
 func (r *resolver) spread(p string, rights uint64) {
 	if r.rs.Form == Namespace {
-		r.rule(p, rights)
+		var not []string
+		if rights&rightsChange != 0 { // a read-only mount does not stop a named pipe from being written
+			not = r.shut(p)
+		}
+		r.rule(p, rights&rightsRead)
+		if rights &^= rightsRead; len(not) > 0 {
+			r.except(p, rights, not, false)
+		} else {
+			r.rule(p, rights)
+		}
 		return
 	}
 	not := r.hiddenPaths()
@@ -603,6 +616,35 @@ func (r *resolver) spread(p string, rights uint64) {
 	r.except(p, rights, not, false)
 }
 
+// shut are the paths below p that are opened for reading, or the masks that
+// these lie in, where granting the rest entry by entry takes nothing away: the
+// command could make nothing in the folders to them.
+func (r *resolver) shut(p string) []string {
+	var out []string
+	for _, only := range r.onlyRead() {
+		if only == p || !within(only, p) {
+			continue
+		}
+		top := only
+		for _, h := range slices.Backward(r.rs.Hidden) {
+			if within(only, h.Path) && within(h.Path, p) {
+				top = h.Path
+			}
+		}
+		free := true
+		for dir := top; dir != p && free; {
+			dir = path.Dir(dir)
+			free = !r.rs.Node.CanWrite(dir) && r.rs.Node.ReadDir(dir) != nil
+		}
+		if free {
+			out = append(out, top)
+		} else if !slices.Contains(r.pipes, only) {
+			r.pipes = append(r.pipes, only)
+		}
+	}
+	return out
+}
+
 func (r *resolver) except(p string, rights uint64, not []string, listed bool) {
 	if slices.Contains(not, p) {
 		return
@@ -613,7 +655,7 @@ func (r *resolver) except(p string, rights uint64, not []string, listed bool) {
 		}
 		return
 	}
-	if rights&rightsChange != 0 && !slices.Contains(r.split, p) {
+	if r.rs.Form == Bare && rights&rightsChange != 0 && !slices.Contains(r.split, p) {
 		r.split = append(r.split, p)
 	}
 	// To look up what is below needs no right. Listing is inherited by all

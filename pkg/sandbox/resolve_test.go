@@ -223,6 +223,7 @@ func TestResolve(t *testing.T) {
 		{"open-hidden-exactly", debianNode(t), strict(open("read", "/project"))},
 		{"open-read-in-root", envNode(t), strict(open("read", "/job"))},
 		{"open-read-in-root-bare", with(envNode(t), refused), strict(open("read", "/job"))},
+		{"open-read-in-writable", with(envNode(t), files(image, "/job/ 2001", "/job/in/")), strict(open("read", "/job/in"))},
 		{"open-file", debianNode(t), strict(open("read", "/project/team/data"))},
 		{"open-tmp", debianNode(t), strict(open("write", "/tmp"))},
 		{"open-missing", envNode(t), strict(open("read", "/wheels"), func(p *policy.Policy) { p.Filesystem.Read = append(p.Filesystem.Read[:1:1], "/gone") })},

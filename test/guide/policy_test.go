@@ -89,6 +89,45 @@ ls -d /proj/* 2>/dev/null
 
 // Inside a container only the command line says which policy: the image's
 // scripts could set a variable.
+// The kernel lets a named pipe be written on a read-only mount.
+func TestPolicy_PipeOpenedForReading(t *testing.T) {
+	p := newPlace(t)
+	if err := os.Mkdir(p.path("in"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.own("in")
+	p.ok(p.sh("mkfifo in/pipe"))
+	reader, err := os.OpenFile(p.path("in/pipe"), os.O_RDWR, 0) // opening it waits for nobody
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	const exec, orders = `eval "$(fence env)"; apptainer exec --bind $PWD/in:/in`, ` sh -c 'echo orders >/in/pipe'`
+	p.ok(p.sh(exec + ":ro img.sif" + orders))
+	got := make([]byte, 100)
+	if n, err := reader.Read(got); string(got[:n]) != "orders\n" {
+		t.Fatalf("control: %q, %v", got[:n], err)
+	}
+	for _, tc := range []struct {
+		where  string
+		limits []string
+		line   string
+	}{
+		{"container", nil, exec + " img.sif /.fence/fence --read /in --why w --" + orders},
+		{"bare", nested, exec + " img.sif /.fence/fence --read /in --why w --" + orders},
+		{"node", nil, `d=$(mktemp -d -p ~) && trap 'rm -r $d' EXIT && mkfifo $d/pipe && exec 9<>$d/pipe
+			fence --read $d --why w -- sh -c "echo orders >$d/pipe"`},
+	} {
+		if r := p.on(tc.limits, tc.line); r.code == 0 || !strings.Contains(r.stderr, "Permission denied") {
+			t.Errorf("%s: exit code %d, %s", tc.where, r.code, r.stderr)
+		}
+	}
+	r := p.ok(p.sh(exec + " --writable-tmpfs img.sif /.fence/fence explain --read /in --why w"))
+	if !strings.Contains(r.stdout, "named pipes") {
+		t.Errorf("where the root can be written, nothing says so:\n%s", r.stdout)
+	}
+}
+
 func TestPolicy_NotFromTheImage(t *testing.T) {
 	p := newPlace(t)
 	for _, v := range []string{"FENCE_POLICY=build", "FENCE_POLICY=nosuch", "FENCE_NONSENSE=1"} {
