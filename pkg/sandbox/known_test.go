@@ -92,9 +92,9 @@ func TestKnownBugs(t *testing.T) {
 		bug(t, hidden(rs, "/dev/shm"), "the host's /dev/shm is out of reach already, and the self-test looks for a mask there")
 	})
 	t.Run("hide-tmp-set", func(t *testing.T) {
-		p := policy.Policy{Filesystem: policy.Filesystem{Read: []string{"@root"}, Hide: []string{"@tmp"}}}
+		p := policy.Policy{Filesystem: policy.Filesystem{Read: []string{"@root"}, Hide: []string{"@tmp", "@shared"}}}
 		rs := resolve(t, p, debianNode(t))
-		bug(t, len(rs.Hidden) > 0, "@tmp can be hidden, and gets private folders that the self-test does not take for masks")
+		bug(t, slices.ContainsFunc(rs.Hidden, func(h Hidden) bool { return h.Set == "@tmp" }), "@tmp can be hidden, and gets private folders that the self-test does not take for masks")
 	})
 	t.Run("open-in-proc", func(t *testing.T) {
 		_, err := Resolve(builtin(t, "strict", open("write", "/sys/fs")), debianNode(t))

@@ -95,7 +95,10 @@ func made(c *choices) (tree, Node, policy.Policy) {
 	}
 	list(&p.Filesystem.Read, policy.SetRoot)
 	list(&p.Filesystem.Write, policy.SetRoot, policy.SetTmp)
-	list(&p.Filesystem.Hide, policy.SetShared, policy.SetHome, policy.SetSockets)
+	list(&p.Filesystem.Hide, policy.SetHome, policy.SetSockets)
+	if c.upTo(4) != 3 { // else @root is mostly refused
+		p.Filesystem.Hide = append(p.Filesystem.Hide, policy.SetShared)
+	}
 	for range c.upTo(4) {
 		o := policy.Open{Path: pick(c, paths...), Access: pick(c, policy.AccessRead, policy.AccessWrite), Why: "a test"}
 		switch c.upTo(8) {
@@ -185,11 +188,17 @@ func mustHide(n Node, p policy.Policy, u string) bool {
 	return hide > open
 }
 
-// onlyReadable says whether the deepest opening that u lies in is for reading,
+// onlyReadable says whether the deepest entry that u lies in is for reading,
 // and nothing that p names for writing lies in that opening.
 func onlyReadable(p policy.Policy, u string) bool {
 	deepest := policy.Open{}
-	for _, o := range p.Open {
+	named := slices.Clone(p.Open)
+	for _, e := range p.Filesystem.Read {
+		if e != policy.SetRoot {
+			named = append(named, policy.Open{Path: e, Access: policy.AccessRead})
+		}
+	}
+	for _, o := range named {
 		if o.Path != "" && within(u, o.Path) && (len(o.Path) > len(deepest.Path) || o.Path == deepest.Path && o.Access != policy.AccessRead) {
 			deepest = o
 		}
@@ -243,6 +252,16 @@ func FuzzResolve(f *testing.F) {
 			// In the namespace form they are pinned, or on a root that is read-only.
 			if withinAny(u, protected) && got&anyChange != 0 && (rs.Form == Bare || !rs.Node.rootReadOnly()) {
 				wrong("%s is protected and can be changed (%s)", u, lettersOf(got))
+			}
+		}
+		root := slices.Contains(slices.Concat(p.Filesystem.Read, p.Filesystem.Write), policy.SetRoot)
+		for _, m := range n.Mounts[1:] {
+			named := func(e string) bool { return !strings.HasPrefix(e, "@") && within(m.Path, e) }
+			meant := withinAny(m.Path, append(kernelsOwn, tmpDirs[:2]...)) || withinAny(m.Path, protected) || slices.ContainsFunc(slices.Concat(p.Filesystem.Read, p.Filesystem.Write), named) ||
+				slices.ContainsFunc(p.Open, func(o policy.Open) bool { return named(o.Path) })
+			own := n.Container == "" && withinAny(m.Path, hostsOwn) && m.FSType != "nfs4" || n.Container != "" && withinAny(m.Path, runtimesOwn) && m.FSType != "nfs4"
+			if root && !meant && !own && reach(rs, m.Path) != 0 {
+				wrong("%s is mounted there, and nobody opened it", m.Path)
 			}
 		}
 		for _, rule := range rs.Paths {
@@ -303,7 +322,7 @@ func moreWithout(fs tree, rs, less Ruleset, o policy.Open) (list []string) {
 		// What is opened for reading is read-only, whatever it lies in;
 		// that takes apart the folders above it.
 		if o.Access == policy.AccessRead && within(u, o.Path) {
-			rights &^= anyChange
+			rights &^= anyChange | 1<<16 // and its sockets are not those of a folder to write in
 		} else if o.Access == policy.AccessRead && within(o.Path, u) {
 			if rights &^= anyChange; rs.Form == Bare {
 				rights = 0

@@ -280,15 +280,20 @@ func (r *resolver) mounts() {
 	}
 	// What is opened for reading lies on itself, read-only: the rule that lets
 	// "/" be changed holds for all that is mounted in it.
-	over := slices.Concat(r.covered, r.onlyRead())
+	show := r.onlyRead()
+	over := slices.Concat(r.covered, show)
 	for _, o := range r.rs.Policy.Open {
-		at := r.at(o.Path)
-		if o.Path == "" || o.Access == policy.AccessDevice || !withinAny(at, over) || slices.Contains(r.covered, at) ||
-			slices.ContainsFunc(ops, func(op MountOp) bool { return op.Path == at }) {
+		if o.Path != "" && o.Access != policy.AccessDevice {
+			show = append(show, o.Path)
+		}
+	}
+	for _, p := range show {
+		at := r.at(p)
+		if !withinAny(at, over) || slices.Contains(r.covered, at) || slices.ContainsFunc(ops, func(op MountOp) bool { return op.Path == at }) {
 			continue
 		}
-		if f := n.Stat(o.Path); f.Exists {
-			ops = append(ops, MountOp{Kind: MountShow, Path: at, From: n.Real(o.Path), ReadOnly: slices.Contains(over, at), Dir: f.Dir})
+		if f := n.Stat(p); f.Exists {
+			ops = append(ops, MountOp{Kind: MountShow, Path: at, From: n.Real(p), ReadOnly: slices.Contains(over, at), Dir: f.Dir})
 		}
 	}
 	// A folder that is moved away takes the mask along, and the next fence
@@ -345,13 +350,22 @@ func (n Node) mountsIn(p string) bool {
 	return slices.ContainsFunc(n.Mounts, func(m host.Mount) bool { return within(m.Path, p) })
 }
 
-// onlyRead are the paths that the policy opens for reading and no more.
+// onlyRead are the paths that the policy names for reading and no more.
 func (r *resolver) onlyRead() []string {
-	var out []string
+	fs := r.rs.Policy.Filesystem
+	read, write := slices.Clone(fs.Read), slices.Clone(fs.Write)
 	for _, o := range r.rs.Policy.Open {
-		if o.Access == policy.AccessRead && o.Path != "" && o.Path != "/" && !withinAny(o.Path, []string{"/proc", "/sys", "/dev"}) &&
-			!slices.ContainsFunc(r.rs.Policy.Open, func(w policy.Open) bool { return w.Path == o.Path && w.Access == policy.AccessWrite }) {
-			out = append(out, r.at(o.Path))
+		switch o.Access {
+		case policy.AccessRead:
+			read = append(read, o.Path)
+		case policy.AccessWrite:
+			write = append(write, o.Path)
+		}
+	}
+	var out []string
+	for _, p := range read {
+		if path.IsAbs(p) && p != "/" && !withinAny(p, kernelsOwn) && !slices.Contains(write, p) {
+			out = append(out, r.at(p))
 		}
 	}
 	return out
@@ -424,7 +438,8 @@ func (r *resolver) bare() {
 	}
 	var tmp []string
 	for _, dir := range tmpDirs {
-		if slices.Contains(r.rs.Policy.Filesystem.Write, policy.SetTmp) && r.hostsTmp(dir) {
+		write := r.rs.Policy.Filesystem.Write
+		if (slices.Contains(write, policy.SetTmp) || slices.Contains(write, policy.SetRoot) && dir != "/dev/shm") && r.hostsTmp(dir) && !r.goneAny(dir, r.hiddenPaths()) {
 			tmp = append(tmp, dir)
 		}
 	}
@@ -462,6 +477,7 @@ func (r *resolver) paths() {
 	fs := r.rs.Policy.Filesystem
 	r.writable = r.entries(fs.Write)
 	r.readable = r.entries(fs.Read)
+	r.onRoot()
 	for _, o := range r.rs.Policy.Open {
 		switch {
 		case o.Path == "":
@@ -559,14 +575,45 @@ func (r *resolver) entries(list []string) []string {
 				r.refuse(Problem{What: e + " is named by the policy and does not exist", Do: "mount it into the container (apptainer exec --bind), or take the entry out"})
 				continue
 			}
+			by := ""
 			if h := r.hiddenBy(e); h != nil {
-				r.refuse(Problem{What: fmt.Sprintf("%s is named by the policy and hidden by %s", e, cmp.Or(h.Set, h.Path)), Do: `open it with a reason: --read ` + e + ` --why "..."`})
+				by = cmp.Or(h.Set, h.Path)
+			}
+			for _, dir := range r.private {
+				if e != dir && within(e, dir) {
+					by = "the command's own " + dir
+				}
+			}
+			if by != "" {
+				r.refuse(Problem{What: fmt.Sprintf("%s is named by the policy and hidden by %s", e, by), Do: `open it with a reason: --read ` + e + ` --why "..."`})
 				continue
 			}
 			out = append(out, r.at(e))
 		}
 	}
 	return out
+}
+
+// onRoot refuses to open by @root what is mounted on it, and not the root's own.
+func (r *resolver) onRoot() {
+	fs := r.rs.Policy.Filesystem
+	named := slices.Concat(fs.Read, fs.Write)
+	if !slices.Contains(named, policy.SetRoot) {
+		return
+	}
+	for _, o := range r.rs.Policy.Open {
+		named = append(named, o.Path)
+	}
+	var left []string
+	for _, p := range r.rs.Node.shared() {
+		if r.hiddenBy(p) == nil && !r.goneAny(p, r.private) && r.rs.Node.Stat(p).Exists && !slices.ContainsFunc(named, func(e string) bool { return e != "" && within(p, e) }) {
+			left = append(left, p)
+		}
+	}
+	if len(left) > 0 {
+		r.refuse(Problem{What: left[0] + " is mounted here, and the policy neither hides nor opens it" + andSo(left[1:]),
+			Do: `hide what is mounted: hide = ["@shared"]` + "\nor open it with a reason: --read " + left[0] + ` --why "..."`})
+	}
 }
 
 func (r *resolver) hiddenBy(p string) *Hidden {
@@ -690,7 +737,7 @@ func (r *resolver) rule(p string, rights uint64) {
 	f := n.Lstat(p)
 	if r.rs.Form == Namespace && withinAny(p, []string{"/dev"}) {
 		// /dev will be ours: these exist, and are what their names say.
-		f = File{Exists: true, Dir: slices.Contains([]string{"/dev/pts", "/dev/shm", "/dev/mqueue"}, p)}
+		f = File{Exists: true, Dir: slices.Contains([]string{"/dev", "/dev/pts", "/dev/shm", "/dev/mqueue"}, p)}
 		if slices.Contains(devNodes, path.Base(p)) && !n.Stat(p).Exists {
 			return
 		}

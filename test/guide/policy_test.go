@@ -128,6 +128,52 @@ func TestPolicy_PipeOpenedForReading(t *testing.T) {
 	}
 }
 
+// Without a built-in policy below it, @root stands for the root alone, and a
+// folder that is listed to be read cannot be changed.
+func TestPolicy_FromNothing(t *testing.T) {
+	p := newPlace(t)
+	for _, dir := range []string{"data", "in"} {
+		if err := os.Mkdir(p.path(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p.own(dir)
+	}
+	const change = ` sh -c 'echo x >/data/new; echo x >/in/new; ls /data /in >&2; echo ran'`
+	line := func(read, fence string) string {
+		return `printf 'version = 1\n[filesystem]\nread = ["@root"` + read + `]\nwrite = ["@root", "@tmp"]\nwhy = "w"\n[environment]\nkeep = ["PATH"]\n' >q.toml
+			eval "$(fence env)"; apptainer exec --bind $PWD/data:/data,$PWD/in:/in,$PWD/q.toml:/.fence/q.toml:ro img.sif ` + fence + change
+	}
+	const fence = "/.fence/fence --policy /.fence/q.toml --"
+	left := func() string {
+		var out string
+		for _, dir := range []string{"data", "in"} {
+			files, _ := os.ReadDir(p.path(dir))
+			for _, f := range files {
+				out += dir + "/" + f.Name() + " "
+				os.Remove(p.path(dir + "/" + f.Name()))
+			}
+		}
+		return out
+	}
+	if p.ok(p.sh(line("", ""))); left() != "data/new in/new " {
+		t.Fatal("control: without the fence they cannot be changed")
+	}
+	for _, limits := range [][]string{nil, nested} {
+		for _, read := range []string{"", `, "/data"`} {
+			r := p.on(limits, line(read, fence))
+			if r.code != 125 || r.stdout != "" || !strings.Contains(r.stderr, "is mounted here, and the policy neither hides nor opens it") {
+				t.Errorf("read [@root%s]: exit code %d, %s%s", read, r.code, r.stdout, r.stderr)
+			}
+		}
+		if r := p.on(limits, line(`, "/data", "/in"`, fence)); r.stdout != "ran\n" {
+			t.Errorf("exit code %d, %s%s", r.code, r.stdout, r.stderr)
+		}
+		if got := left(); got != "" {
+			t.Errorf("it made %s", got)
+		}
+	}
+}
+
 func TestPolicy_NotFromTheImage(t *testing.T) {
 	p := newPlace(t)
 	for _, v := range []string{"FENCE_POLICY=build", "FENCE_POLICY=nosuch", "FENCE_NONSENSE=1"} {
