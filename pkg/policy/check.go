@@ -172,6 +172,7 @@ func checkPath(p string, access Access, sets []string) *Error {
 		refuse(access == AccessWrite && slices.ContainsFunc(Protected[:], func(q string) bool { return beneath(p, q) }),
 			"", "%s is never writable: what lies there runs before the fence the next time", p),
 		refuse(!device && strings.ContainsAny(p, wildcards), "name the folder above instead", `%q: a pattern is only for access = "device" below /dev`, p),
+		refuse(access == AccessRead && beneath(p, "/dev"), `use access = "device", or a folder elsewhere`, "%s: what lies below /dev cannot be opened for reading alone", p),
 		refuse(device && !beneath(dir, "/dev"), "", `%q: access "device" is for files below /dev`, p),
 		refuse(device && (noPattern != nil || strings.ContainsAny(dir, wildcards) || strings.Contains(last, `\`)),
 			"a pattern may have *, ? and [a-z], in the last part only", "%q is not a valid pattern", p),

@@ -550,11 +550,11 @@ func (r *resolver) paths() {
 	}
 }
 
-// ledAway reports whether an opened path is, by a link that an earlier command
-// may have made, another one that is hidden or protected.
+// ledAway reports whether a path is, by a link that an earlier command may
+// have made, another one that is hidden or protected, or no file of a folder.
 func (r *resolver) ledAway(p string, change bool) bool {
 	real := r.rs.Node.Real(p)
-	return real != p && (r.goneAny(real, r.hiddenPaths()) || change && withinAny(real, protected))
+	return real != p && (r.goneAny(real, slices.Concat(r.hiddenPaths(), r.private, []string{"/dev"})) || change && withinAny(real, protected))
 }
 
 // entries are the paths that a read or write list stands for.
@@ -583,6 +583,9 @@ func (r *resolver) entries(list []string) []string {
 				if e != dir && within(e, dir) {
 					by = "the command's own " + dir
 				}
+			}
+			if r.ledAway(e, false) {
+				by = "what it leads to"
 			}
 			if by != "" {
 				r.refuse(Problem{What: fmt.Sprintf("%s is named by the policy and hidden by %s", e, by), Do: `open it with a reason: --read ` + e + ` --why "..."`})
