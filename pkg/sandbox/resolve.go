@@ -20,7 +20,7 @@ import (
 const (
 	AcceptLandlockHide = "landlock-hide" // hidden paths can be stat'ed
 	AcceptHostTmp      = "host-tmp"      // the host's /tmp, with what others left there
-	AcceptSockets      = "sockets"       // sockets in hidden folders can be connected to
+	AcceptSockets      = "sockets"       // sockets of @sockets can be connected to
 )
 
 // Resolve turns a policy into what has to be done on a node. It touches
@@ -427,14 +427,18 @@ func (r *resolver) bare() {
 	case errors.Is(n.Namespaces.User, ErrNotTried):
 		by, why = "the bare form, which was asked for, does not", ""
 	}
+	accept, connect := AcceptLandlockHide, ""
+	if n.Landlock.FS&ll.AccessFSResolveUnix == 0 {
+		accept, connect = AcceptSockets, "sockets connected to (Landlock before ABI 9), "
+	}
 	hidden := map[string][]string{} // by the name under which it may be accepted
 	for i, h := range r.rs.Hidden {
 		r.rs.Hidden[i].How = "landlock"
-		accept := AcceptLandlockHide
-		if h.Set == policy.SetSockets && n.Landlock.FS&ll.AccessFSResolveUnix == 0 {
-			accept = AcceptSockets
+		as := AcceptLandlockHide
+		if h.Set == policy.SetSockets {
+			as = accept
 		}
-		hidden[accept] = append(hidden[accept], h.Path)
+		hidden[as] = append(hidden[as], h.Path)
 	}
 	var tmp []string
 	for _, dir := range tmpDirs {
@@ -445,7 +449,7 @@ func (r *resolver) bare() {
 	}
 	without, cannot := r.without(), ", and "+by+" cover it"+why
 	for _, accept := range []struct{ name, taken string }{
-		{AcceptLandlockHide, "closed by Landlock alone, to opening, listing, reading and writing: names can still be seen (stat, inotify), and modes and times of your own files changed, in "},
+		{AcceptLandlockHide, "closed by Landlock alone, to opening, listing, reading and writing: names can still be seen (stat, inotify), " + connect + "and modes and times of your own files changed, in "},
 		{AcceptSockets, "sockets can be connected to, and their daemons take orders: "},
 	} {
 		if paths := hidden[accept.name]; len(paths) > 0 {

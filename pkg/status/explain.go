@@ -59,8 +59,8 @@ func Trifecta(rs sandbox.Ruleset) []Leg {
 		external = Leg{"a way out", "yes", "the host's network: " + p.Network.Why}
 	case !hides(policy.SetSockets):
 		external = Leg{"a way out", "by policy", "the policy does not hide @sockets"}
-	case rs.Handled.FS&ll.AccessFSResolveUnix == 0 && slices.ContainsFunc(rs.Hidden, func(h sandbox.Hidden) bool { return byLandlock(h) && h.Set == policy.SetSockets }):
-		external = Leg{"a way out", "by policy", "the node's daemons can be connected to"}
+	case rs.Handled.FS&ll.AccessFSResolveUnix == 0 && slices.ContainsFunc(rs.Hidden, byLandlock):
+		external = Leg{"a way out", "by policy", "sockets in what is hidden can be connected to"}
 	}
 	return []Leg{private, {"untrusted content", "yes", "the command itself, and what it reads"}, external}
 }

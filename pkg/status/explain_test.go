@@ -27,7 +27,7 @@ func resolved(t *testing.T, change func(*sandbox.Ruleset)) sandbox.Ruleset {
 
 // "No" is said of a leg only where what it takes was hidden.
 func TestTrifecta(t *testing.T) {
-	sockets := sandbox.Hidden{Path: "/run/munge", Set: policy.SetSockets, How: "landlock"}
+	sockets := sandbox.Hidden{Path: "/proj/team", Set: policy.SetShared, How: "landlock"}
 	for name, tc := range map[string]struct {
 		change       func(*sandbox.Ruleset)
 		private, out string
@@ -44,7 +44,7 @@ func TestTrifecta(t *testing.T) {
 		"a policy that hides nothing": {func(rs *sandbox.Ruleset) { rs.Policy.Filesystem.Hide = nil },
 			"by policy (the policy does not hide @shared; the policy does not hide @home)", "by policy (the policy does not hide @sockets)"},
 		"hidden by Landlock alone": {func(rs *sandbox.Ruleset) { rs.Hidden = []sandbox.Hidden{sockets} },
-			"by policy (hidden paths are closed by Landlock alone: names and sizes can be seen)", "by policy (the node's daemons can be connected to)"},
+			"by policy (hidden paths are closed by Landlock alone: names and sizes can be seen)", "by policy (sockets in what is hidden can be connected to)"},
 		"and sockets too": {func(rs *sandbox.Ruleset) { rs.Hidden, rs.Handled.FS = []sandbox.Hidden{sockets}, ^uint64(0) },
 			"by policy (hidden paths are closed by Landlock alone: names and sizes can be seen)", "no (no Internet sockets, no sockets of daemons)"},
 		"the host's network": {func(rs *sandbox.Ruleset) {
