@@ -99,10 +99,10 @@ func (n Node) shared() []string {
 }
 
 // again lists the other paths at which what lies at p is seen: mounts of the
-// same filesystem that show it, a part of it, or a folder it lies in. The root
-// is such a place only for what a person named: what a bind mount shows of it
-// is as readable there as the rest.
-func (n Node) again(p string, root bool) []string {
+// same filesystem that show it, a part of it, or a folder it lies in. The root,
+// and what lies below /tmp and /.fence, are such places only for what a person
+// named: what a bind mount shows of the root is as readable there as the rest.
+func (n Node) again(p string, named bool) []string {
 	var base host.Mount
 	for _, m := range n.Mounts {
 		if within(p, m.Path) && len(m.Path) >= len(base.Path) {
@@ -110,14 +110,17 @@ func (n Node) again(p string, root bool) []string {
 		}
 	}
 	inside := path.Join(base.Root, strings.TrimPrefix(p, base.Path)) // its place in the filesystem
+	own := append([]string{"/.fence"}, tmpDirs...)
 	var out []string
 	for _, m := range n.Mounts {
 		switch {
-		case m.Dev != base.Dev || m.ID == base.ID || m.Path == "/" && !root || within(m.Path, "/.fence") || withinAny(m.Path, tmpDirs) || withinAny(m.Path, kernelsOwn):
-			// The tools may lie on shared storage, and so may a /tmp of our own;
-			// the kernel's are one filesystem wherever they are mounted.
+		case m.Dev != base.Dev || m.ID == base.ID || withinAny(m.Path, kernelsOwn) || !named && (m.Path == "/" || withinAny(m.Path, own)):
+			// The kernel's are one filesystem wherever they are mounted.
 		case within(m.Root, inside) && m.Path != "/":
-			out = append(out, m.Path)
+			// The tools may lie on shared storage, and so may a /tmp of our own.
+			if !slices.Contains(tmpDirs, m.Path) && !within(m.Path, "/.fence") {
+				out = append(out, m.Path)
+			}
 		case within(inside, m.Root) && inside != "/":
 			out = append(out, path.Join(m.Path, strings.TrimPrefix(inside, m.Root)))
 		}

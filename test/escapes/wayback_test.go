@@ -358,6 +358,31 @@ func TestHiddenAtSecondPathInContainer(t *testing.T) {
 	}
 }
 
+// What a person hides is hidden below /tmp and /.fence too, where @shared leaves
+// mounts alone.
+func TestHiddenByNameAtSecondPath(t *testing.T) {
+	bed.Require(t, "images")
+	b := build(t)
+	p := newPlace(t, b)
+	flags := []string{"--bind", p.hidden + ":/one," + p.hidden + ":/tmp/two," + p.hidden + ":/.fence/three"}
+	hide := append([]string{"--read", "/one", "--read", "/tmp/two", "--hide", "/one/secret"}, accepts...)
+	for _, c := range []struct {
+		prefix []string
+		more   bool
+		want   string
+	}{
+		{nil, true, "canary canary canary\n"},
+		{append(append([]string{"/.fence/fence", "--form", "namespace"}, hide...), "--"), true, "none none none\n"},
+		{append(append([]string{"/.fence/fence", "--form", "bare"}, hide...), "--"), false, "none none none\n"},
+	} {
+		const read = `for d in /one /tmp/two /.fence/three; do x=$(cat $d/secret 2>/dev/null); echo "${x:-none}"; done | xargs`
+		out, err := b.container(t, !c.more, flags, bed.Image("busybox"), append(c.prefix, "sh", "-c", read)...).Output()
+		if string(out) != c.want {
+			t.Errorf("%v: %q, want %q (%v %s)", c.prefix, out, c.want, err, stderr(err))
+		}
+	}
+}
+
 // A filesystem that is mounted while the command runs, in a folder that it may read.
 func TestMountedLater(t *testing.T) {
 	b := build(t)
