@@ -87,7 +87,8 @@ func flagEntry(f cli.Flag) [2]string {
 		names = append(names, dashed(n))
 	}
 	b, isBool := f.(*cli.BoolFlag)
-	if d, ok := f.(cli.DocGenerationFlag); ok && d.GetDefaultText() != "" && !(isBool && b.DisableDefaultText) {
+	// A descriptor that is not given is -1, which is nobody's business.
+	if d, ok := f.(cli.DocGenerationFlag); ok && d.GetDefaultText() != "" && d.GetDefaultText() != "-1" && !(isBool && b.DisableDefaultText) {
 		usage += " (default: " + d.GetDefaultText() + ")"
 	}
 	return [2]string{strings.Join(names, ", ") + value, usage}
