@@ -26,50 +26,20 @@ func (v views) gone(k Key) bool {
 		return v.after.listed(k.ID) // the environment is listed whole
 	case k.ID == "ipc.unix" && v.walked(k.Target), k.ID == "ipc.abstract" && v.ownNetwork():
 		return true
-	case k.ID == "ipc.abstract" && v.after.count(k.ID) < maxAbstract:
+	case k.ID == "ipc.abstract" && v.after.list(k.ID).count < maxAbstract:
 		return v.after.listed(k.ID) // the kernel names all of a network namespace
 	}
-	for _, f := range v.after.rep.Checks {
-		if f.ID == k.ID && (f.Target == "" && (f.Outcome == Denied || f.Outcome == Absent) || f.Outcome == Absent && covers(f.Target, k.Target)) {
-			return true
-		}
-	}
-	return false
-}
-
-// covers says whether target is one that a target with wildcards stands for:
-// probe names the pattern itself where nothing is of that name.
-func covers(pattern, target string) bool {
-	if !strings.ContainsAny(pattern, "*?[") {
-		return false
-	}
-	ok, err := path.Match(pattern, target)
-	return ok && err == nil
+	l := v.after.list(k.ID)
+	return l.closed || slices.ContainsFunc(l.patterns, func(p string) bool {
+		ok, err := path.Match(p, k.Target) // probe names the pattern itself where nothing is of that name
+		return ok && err == nil
+	})
 }
 
 // listed says whether every attempt of that id came to something.
 func (v *view) listed(id string) bool {
-	n := 0
-	for _, f := range v.rep.Checks {
-		if f.ID == id {
-			if slices.Contains([]Outcome{Error, Timeout, Skipped}, f.Outcome) {
-				return false
-			}
-			n++
-		}
-	}
-	return n > 0
-}
-
-// count is the number of attempts of that id.
-func (v *view) count(id string) int {
-	n := 0
-	for _, f := range v.rep.Checks {
-		if f.ID == id {
-			n++
-		}
-	}
-	return n
+	l := v.list(id)
+	return l.count > 0 && !l.doubt
 }
 
 // ownNetwork says whether the fenced command has a network namespace of its
@@ -98,21 +68,20 @@ func (v views) unmounted(k Key) bool {
 	if !v.after.mountsListed() {
 		return false
 	}
-	listed := 0
-	for _, f := range v.after.rep.Checks {
-		same := f.ID == k.ID
+	if l := v.after.list(k.ID); l.doubt || l.count == 0 || l.count >= maxListed {
+		return false
+	}
+	for i := range len(k.Target) + 1 {
+		if i == 0 || i < len(k.Target) && k.Target[i] != '/' {
+			continue
+		}
+		above := k.Target[:i]
 		// Mounts that are no shared storage, and what every container has as its own, were tried by these.
-		local := f.ID == "fs.tmp" || f.ID == "fs.writable" && !slices.Contains(usualDirs, f.Target)
-		above := f.Target != "" && (k.Target == f.Target || strings.HasPrefix(k.Target, f.Target+"/"))
-		switch {
-		case same && slices.Contains([]Outcome{Error, Timeout, Skipped}, f.Outcome),
-			(same || local) && above && f.Outcome != Absent:
+		if v.after.there[Key{k.ID, above}] || v.after.there[Key{"fs.tmp", above}] || v.after.there[Key{"fs.writable", above}] && !slices.Contains(usualDirs, above) {
 			return false
-		case same:
-			listed++
 		}
 	}
-	return listed > 0 && listed < maxListed
+	return true
 }
 
 // maxListed is less than the number of paths at which probe stops listing.
@@ -123,16 +92,8 @@ func (v *view) mountsListed() bool { return v.mountsRead() && v.rep.Subject.Runt
 
 // mountsRead says whether the kernel's list of mounts could be read.
 func (v *view) mountsRead() bool {
-	ok := false
-	for _, f := range v.rep.Checks {
-		if f.ID == "fs.mounts" {
-			if f.Outcome != Info {
-				return false
-			}
-			ok = true
-		}
-	}
-	return ok
+	l := v.list("fs.mounts")
+	return l.count > 0 && l.facts == l.count
 }
 
 // unlisted says that k means "there is no shared path", in a report that

@@ -249,9 +249,10 @@ func (r rowRule) word(v *view, keys []Key) string {
 // is no way to close it.
 func (v views) tried(ids []string, r *view) []Key {
 	var keys []Key
+	known := map[Key]bool{}
 	for _, f := range r.rep.Checks {
 		if slices.Contains(ids, f.ID) && f.Outcome != Skipped && f.Outcome != Info {
-			keys = append(keys, f.Key())
+			keys, known[f.Key()] = append(keys, f.Key()), true
 		}
 	}
 	if r != v.after {
@@ -262,8 +263,8 @@ func (v views) tried(ids []string, r *view) []Key {
 			continue
 		}
 		for _, f := range c.rep.Checks {
-			if slices.Contains(ids, f.ID) && f.Outcome == Reachable && !slices.Contains(keys, f.Key()) {
-				keys = append(keys, f.Key())
+			if slices.Contains(ids, f.ID) && f.Outcome == Reachable && !known[f.Key()] {
+				keys, known[f.Key()] = append(keys, f.Key()), true
 			}
 		}
 	}

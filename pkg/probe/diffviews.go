@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // state is what an outcome says of a door.
@@ -33,18 +34,57 @@ func stateOf(s *Seen) state {
 	return unknown
 }
 
-// view is a report to look findings up in.
+// view is a report to look findings up in. There may be very many: whoever
+// wrote a report may want to keep its reader busy.
 type view struct {
 	rep   *Report
 	found map[Key]Finding
+	there map[Key]bool // found, and not absent
+	lists map[string]*list
+}
+
+// list is what the attempts of one id come to.
+type list struct {
+	count    int
+	facts    int
+	doubt    bool     // one came to nothing
+	closed   bool     // refused whatever the target, or nothing to list
+	patterns []string // of which nothing was there
 }
 
 func viewOf(r *Report) *view {
-	v := &view{rep: r, found: make(map[Key]Finding, len(r.Checks))}
+	v := &view{rep: r, found: make(map[Key]Finding, len(r.Checks)), there: map[Key]bool{}, lists: map[string]*list{}}
 	for _, f := range r.Checks {
+		l := v.lists[f.ID]
+		if l == nil {
+			l = &list{}
+			v.lists[f.ID] = l
+		}
+		l.count++
 		v.found[f.Key()] = f
+		switch {
+		case f.Outcome == Info:
+			l.facts++
+		case f.Outcome == Error || f.Outcome == Timeout || f.Outcome == Skipped:
+			l.doubt = true
+		case f.Target == "" && (f.Outcome == Denied || f.Outcome == Absent):
+			l.closed = true
+		case f.Outcome == Absent && strings.ContainsAny(f.Target, "*?["):
+			l.patterns = append(l.patterns, f.Target)
+		}
+		if f.Outcome != Absent {
+			v.there[f.Key()] = true
+		}
 	}
 	return v
+}
+
+// list is that of an id, an empty one if there was no attempt.
+func (v *view) list(id string) list {
+	if l := v.lists[id]; l != nil {
+		return *l
+	}
+	return list{}
 }
 
 // seen is how the attempt k ended, nil when it was not made or there is no

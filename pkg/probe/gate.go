@@ -202,13 +202,14 @@ func keyOf(p Pattern) Key {
 // matching lists the attempts that p names in either report.
 func (g gate) matching(p Pattern) []Key {
 	var keys []Key
+	known := map[Key]bool{}
 	for _, r := range []*view{g.after, g.before} {
 		if r == nil {
 			continue
 		}
 		for _, f := range r.rep.Checks {
-			if k := f.Key(); p.matches(k) && !slices.Contains(keys, k) {
-				keys = append(keys, k)
+			if k := f.Key(); p.matches(k) && !known[k] {
+				keys, known[k] = append(keys, k), true
 			}
 		}
 	}
