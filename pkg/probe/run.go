@@ -120,11 +120,12 @@ func runAll(ctx context.Context, o Options, table []Check) (Report, error) {
 }
 
 // complete adds what the environment says, and refuses what cannot be meant:
-// a word that is passed over would change what a report rests on.
+// a word that is passed over would change what a report rests on. In a
+// container variables that mean nothing may be the image's.
 func (o Options) complete(table []Check) (Options, *Canary, error) {
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
-		if strings.HasPrefix(name, "PROBE_") && name != SharedVar && name != SkipVar {
+		if strings.HasPrefix(name, "PROBE_") && name != SharedVar && name != SkipVar && new(site).container() == "" {
 			return o, nil, &UnknownVarError{name}
 		}
 	}

@@ -1,6 +1,7 @@
 package guide
 
 import (
+	"strings"
 	"testing"
 
 	"fence/pkg/status"
@@ -72,5 +73,19 @@ func TestExitStatuses(t *testing.T) {
 	}
 	if r := p.ok(p.sh(`eval "$(fence env)"; apptainer exec img.sif /.fence/fence -- env | grep -c ^PATH=`)); r.stdout != "1\n" {
 		t.Errorf("fence -- env: %q", r.stdout)
+	}
+}
+
+// An image may set any variable: those that mean nothing to probe stop it on the node, where they
+// are a person's mistake, and not in a container.
+func TestImage_VariablesOfProbe(t *testing.T) {
+	p := newPlace(t)
+	const probe = `PROBE_SKIP=cred,ctl,dev,fs,ipc,net,proc,slurm,sys,work `
+	if r := p.ends(p.sh(`PROBE_DATA=/data `+probe+`probe`), 2); !strings.Contains(r.stderr, "the variable PROBE_DATA is not known") {
+		t.Errorf("on the node: %s", r.stderr)
+	}
+	r := p.ends(p.sh(`eval "$(fence env)"; apptainer exec --env PROBE_DATA=/data img.sif sh -c 'echo $PROBE_DATA >&2; `+probe+`/.fence/probe'`), 0)
+	if !strings.HasPrefix(r.stderr, "/data\n") {
+		t.Errorf("the container has no such variable: %s", r.stderr)
 	}
 }
