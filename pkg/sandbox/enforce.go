@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path"
@@ -110,8 +111,64 @@ func furnish(rs Ruleset) error {
 			}
 		}
 	}
-	if rs.Form == Namespace {
-		return applyMounts(rs.Mounts)
+	if rs.Form != Namespace {
+		return nil
+	}
+	if rs.Node.Container == "" { // into a container, files come from mounts of another root
+		for _, d := range rs.Node.Stdio {
+			if err := protect(d); err != nil {
+				return err
+			}
+		}
+	}
+	return applyMounts(rs.Mounts)
+}
+
+// protect opens a file again that was given for reading, on a mount of its own
+// that is read-only: its descriptor is under no mask, so that the rule that
+// lets "/" be changed would let it be written through /proc/self/fd, and its
+// mode be changed. Its position is no longer shared with the caller.
+func protect(d Descriptor) error {
+	var given, found unix.Stat_t
+	if err := unix.Fstat(d.FD, &given); err != nil || !d.Readable || d.Writable || given.Mode&unix.S_IFMT != unix.S_IFREG || given.Nlink == 0 || !canWrite(d.Path) {
+		return err
+	}
+	fail := func(err error) error {
+		return fmt.Errorf("descriptor %d: opening %s again, read-only: %w", d.FD, d.Path, err)
+	}
+	at, err := openSame(d.Path)
+	if err != nil {
+		return fail(err)
+	}
+	defer unix.Close(at)
+	if err := unix.Fstat(at, &found); err != nil {
+		return fail(err)
+	}
+	if found.Dev != given.Dev || found.Ino != given.Ino {
+		return fail(errors.New("another file is there now"))
+	}
+	mount, err := unix.OpenTree(at, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return fail(err)
+	}
+	defer unix.Close(mount)
+	if err := unix.MountSetattr(mount, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		return fail(err)
+	}
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", mount), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail(err)
+	}
+	defer unix.Close(fd)
+	position, err := unix.Seek(d.FD, 0, io.SeekCurrent)
+	if err == nil {
+		_, err = unix.Seek(fd, position, io.SeekStart)
+	}
+	if err == nil {
+		err = unix.Dup3(fd, d.FD, 0)
+	}
+	if err != nil {
+		return fail(err)
 	}
 	return nil
 }
@@ -255,6 +312,10 @@ var limits = map[string]int{
 	"sigpending": unix.RLIMIT_SIGPENDING, "stack": unix.RLIMIT_STACK,
 }
 
+// noCore is the limit of a core file that gives none: with 0 a core still goes
+// to a program that the node has for it, core(5), outside of the fence.
+const noCore = 1
+
 // setLimits lowers; what the caller already has lower stays.
 func setLimits(list []policy.Limit) error {
 	for _, l := range list {
@@ -266,7 +327,11 @@ func setLimits(list []policy.Limit) error {
 		if err := unix.Getrlimit(which, &now); err != nil {
 			return fmt.Errorf("reading the limit %s: %w", l.Name, err)
 		}
-		v := min(l.Value, now.Max)
+		v := l.Value
+		if l.Name == "core" {
+			v = max(v, noCore)
+		}
+		v = min(v, now.Max)
 		if err := unix.Setrlimit(which, &unix.Rlimit{Cur: v, Max: v}); err != nil {
 			return fmt.Errorf("setting the limit %s to %d: %w", l.Name, v, err)
 		}

@@ -297,9 +297,10 @@ func (r *resolver) mounts() {
 		}
 	}
 	// A folder that is moved away takes the mask along, and the next fence
-	// would find nothing to hide where the name was.
+	// would find nothing to hide where the name was; or what is only to be read,
+	// and another can be put in its place.
 	for _, op := range slices.Clone(ops) {
-		if op.Kind == MountMaskDir || op.Kind == MountMaskFile {
+		if op.Kind == MountMaskDir || op.Kind == MountMaskFile || op.Kind == MountShow && op.ReadOnly {
 			ops = append(ops, r.hold(op.Path, ops)...)
 		}
 	}

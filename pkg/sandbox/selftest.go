@@ -181,8 +181,12 @@ func inherited(rs Ruleset) error {
 		if err := unix.Getrlimit(limits[l.Name], &now); err != nil {
 			return fmt.Errorf("the limit %s: %w", l.Name, err)
 		}
-		if now.Max > l.Value || now.Cur > now.Max {
-			return fmt.Errorf("the limit %s is %d, asked for %d", l.Name, now.Max, l.Value)
+		want := l.Value
+		if l.Name == "core" {
+			want = max(want, noCore)
+		}
+		if now.Max > want || now.Cur > now.Max {
+			return fmt.Errorf("the limit %s is %d, asked for %d", l.Name, now.Max, want)
 		}
 	}
 	var here, want unix.Stat_t

@@ -27,6 +27,56 @@ func TestNode_VariablesOfAContainer(t *testing.T) {
 	}
 }
 
+// A file of the hidden home as standard input is there to be read, from where
+// the caller has read it to, and no more.
+func TestNode_InputFile(t *testing.T) {
+	p := placeIn(t, bed.HomeDir)
+	for name, c := range map[string]struct{ launch, want string }{
+		"control":   {"", "two\nwritten\n600\n"},
+		"namespace": {"fence --", "two\nno\n644\n"},
+		"bare":      {"fence --form bare --accept landlock-hide --accept host-tmp --accept sockets --why x --", "two\nno\n600\n"},
+	} {
+		p.write("in", "one\ntwo\n", 0o644)
+		r := p.ok(p.sh(`exec <in; read -r first; ` + c.launch + ` sh -c 'cat; chmod 600 /proc/self/fd/0 2>/dev/null; (echo new >/proc/self/fd/0) 2>/dev/null && echo written || echo no'; stat -c %a in`))
+		if r.stdout != c.want {
+			t.Errorf("%s: %q, want %q", name, r.stdout, c.want)
+		}
+		want := "one\ntwo\n"
+		if name == "control" {
+			want = "new\n"
+		}
+		if got := p.ok(p.sh("cat in")); got.stdout != want {
+			t.Errorf("%s: the file is %q, want %q", name, got.stdout, want)
+		}
+	}
+}
+
+// What is opened for reading inside a folder that may be changed is not moved
+// away with what it lies in, for another to be put there.
+func TestNode_ReadInWrite(t *testing.T) {
+	p := placeIn(t, bed.HomeDir)
+	for flags, want := range map[string]string{
+		"--write $PWD/app":                           "fake\n", // the control
+		"--write $PWD/app --read $PWD/app/sub/tests": "real\n",
+	} {
+		p.ok(p.sh("rm -rf app; mkdir -p app/sub/tests; echo real >app/sub/tests/t"))
+		p.sh("fence " + flags + ` --why x -- sh -c "cd $PWD/app; mv sub moved; mkdir -p sub/tests; echo fake >sub/tests/t"`)
+		if got := p.ok(p.sh("cat app/sub/tests/t")); got.stdout != want {
+			t.Errorf("%s: %q, want %q", flags, got.stdout, want)
+		}
+	}
+}
+
+// Where the node has a program for cores, no limit of 0 keeps one from it, and
+// a limit of 1 does: core(5).
+func TestNode_Core(t *testing.T) {
+	p := newPlace(t)
+	r := p.ok(p.sh(`ulimit -Hc; fence -- sh -c 'grep "Max core" /proc/self/limits | tr -s " "'`))
+	if r.stdout != "unlimited\nMax core file size 1 1 bytes \n" && r.stdout != "0\nMax core file size 0 0 bytes \n" { // none can raise it
+		t.Errorf("%q", r.stdout)
+	}
+}
+
 // Standard descriptors that are no file, pipe or terminal of the session.
 func TestNode_Descriptors(t *testing.T) {
 	p := newPlace(t)
