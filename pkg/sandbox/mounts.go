@@ -51,7 +51,12 @@ var devNodes = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
 // applyMounts does the steps. Clones of what must stay visible are taken
 // first: afterwards a mask or a private folder lies over them.
-func applyMounts(ops []MountOp) error {
+func applyMounts(ops []MountOp) (err error) {
+	defer func() {
+		if errors.Is(err, unix.ENOSPC) { // of a limit, not of a disk
+			err = fmt.Errorf("%w: no more are allowed here: user.max_mnt_namespaces or fs.mount-max", err)
+		}
+	}()
 	// exec(2) refuses a file whose capabilities are outside the bounding set
 	// with EPERM, unless it does not look at them.
 	if err := setAttr("/", unix.AT_RECURSIVE, unix.MOUNT_ATTR_NOSUID); err != nil {

@@ -125,6 +125,11 @@ func TestRefused_NoUserNamespaces(t *testing.T) {
 	if r := p.on(none, `fence check`); r.code != 1 || !strings.Contains(r.stdout, "user ns         no: ") {
 		t.Errorf("fence check: exit code %d\n%s", r.code, r.stdout)
 	}
+	// One is for the command, the others are for what is taken along.
+	r = p.on([]string{"max_mnt_namespaces=1"}, `fence -- sh -c 'echo ran'`)
+	if r.code != 125 || r.stdout != "" || !strings.Contains(r.stderr, "no space left on device: no more are allowed here: user.max_mnt_namespaces") {
+		t.Errorf("one mount namespace: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
 	if h := nodecheck.Detect(); h.UserNS.OK && h.Landlock.FS != 0 {
 		if r := p.sh(`fence check`); r.code != 0 {
 			t.Errorf("fence check on this node: exit code %d\n%s", r.code, r.stdout)
