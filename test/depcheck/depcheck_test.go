@@ -134,7 +134,7 @@ var core = []string{"fence/pkg/policy", "fence/pkg/host", "fence/pkg/seccomp", "
 
 // The design says 2,500 with sessions to come; we are not there yet, and this
 // number goes up for a part of the design only (docs/decisions/006).
-const budget = 6750
+const budget = 6900
 
 // sessions are on top: the leaders are launches, so nothing here decides what
 // a command can reach, but which fence it comes into.
