@@ -185,7 +185,12 @@ type Streams struct {
 // *Error means that there is no exit status: nothing ran, or the session was
 // lost. A Reader that still blocks when the command has ended is left to.
 func (cl *Client) Run(ctx context.Context, cmd Command, s Streams) (Exit, error) {
-	if err := cmd.check(); err != nil {
+	err := cmd.check()
+	var asked [][]string
+	if err == nil && cmd.Tool == "get" {
+		asked, err = askedFor(cmd.Argv)
+	}
+	if err != nil {
 		return Exit{}, err
 	}
 	if s.Out == nil {
@@ -203,6 +208,9 @@ func (cl *Client) Run(ctx context.Context, cmd Command, s Streams) (Exit, error)
 				closeAll(ends[:i])
 				return Exit{}, os.NewSyscallError("pipe2", err)
 			}
+		}
+		if asked != nil { // fewer turns for what is large; as it is where that is too much
+			_, _ = unix.FcntlInt(uintptr(ends[2]), unix.F_SETPIPE_SZ, 1<<20)
 		}
 		give = []int{ends[0], ends[3], ends[5], ends[2], ends[4]}
 		for _, fd := range []int{ends[1], ends[2], ends[4]} {
@@ -262,11 +270,16 @@ func (cl *Client) Run(ctx context.Context, cmd Command, s Streams) (Exit, error)
 		outputs = outputs[:1]
 	}
 	for i, w := range outputs {
-		from := ours[len(ours)-len(outputs)+i]
+		from := &source{f: ours[len(ours)-len(outputs)+i], tty: cmd.TTY != nil}
 		copies.Go(func() {
-			if failed[i] = take(w, from, cmd.TTY != nil); failed[i] != nil {
+			if i == 0 && asked != nil {
+				failed[i] = repack(asked, from, w)
+			} else {
+				_, failed[i] = io.Copy(w, from)
+			}
+			if failed[i] != nil {
 				_ = c.send(request{Signal: int(unix.SIGTERM)}) // who writes to nobody gets SIGPIPE
-				_ = take(io.Discard, from, cmd.TTY != nil)
+				_, _ = io.Copy(io.Discard, from)
 			}
 		})
 	}
@@ -283,6 +296,9 @@ func (cl *Client) Run(ctx context.Context, cmd Command, s Streams) (Exit, error)
 	if a.Exit == nil {
 		return Exit{}, errorf(CodeLost, "the session is gone: an answer to something else")
 	}
+	if a.Exit.Code != 0 && errors.Is(failed[0], errCut) {
+		failed[0] = nil // its end says why
+	}
 	return *a.Exit, errors.Join(failed[:]...)
 }
 
@@ -298,42 +314,40 @@ func feed(to *os.File, from io.Reader, tty bool) {
 	}
 }
 
-// take copies until the end, or until the deadline and then what is there.
-func take(w io.Writer, from *os.File, tty bool) error {
-	_, err := io.Copy(w, from)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = rest(w, from, tty)
-	}
-	if errors.Is(err, unix.EIO) || errors.Is(err, os.ErrClosed) {
-		return nil // a terminal has no other end
-	}
-	return err
+// source reads until the end, or until the deadline and then what is there.
+type source struct {
+	f    *os.File
+	tty  bool
+	over bool
+	left int // after the deadline
 }
 
-// rest copies what a pipe holds now. What a terminal holds, only reading says:
-// its kernel thread may be behind.
-func rest(w io.Writer, from *os.File, tty bool) error {
-	left := 1 << 20
-	if !tty {
-		control(from, func(fd int) { left, _ = unix.IoctlGetInt(fd, unix.TIOCINQ) })
-	}
-	buf := make([]byte, 32<<10)
-	for left > 0 {
-		n, err := 0, error(unix.EINTR)
-		control(from, func(fd int) {
-			for err == unix.EINTR {
-				n, err = unix.Read(fd, buf[:min(len(buf), left)])
-			}
-		})
-		if n <= 0 {
-			return nil
+func (s *source) Read(buf []byte) (int, error) {
+	if !s.over {
+		n, err := s.f.Read(buf)
+		switch {
+		case errors.Is(err, unix.EIO) || errors.Is(err, os.ErrClosed):
+			return n, io.EOF // a terminal has no other end
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return n, err
 		}
-		if _, err := w.Write(buf[:n]); err != nil {
-			return err
+		// What a pipe holds now. What a terminal holds, only reading says: its
+		// kernel thread may be behind.
+		s.over, s.left = true, 1<<20
+		if !s.tty {
+			control(s.f, func(fd int) { s.left, _ = unix.IoctlGetInt(fd, unix.TIOCINQ) })
 		}
-		left -= n
 	}
-	return nil
+	n, err := 0, error(unix.EINTR)
+	control(s.f, func(fd int) {
+		for err == unix.EINTR {
+			n, err = unix.Read(fd, buf[:min(len(buf), s.left)])
+		}
+	})
+	if s.left -= n; n <= 0 {
+		return 0, io.EOF
+	}
+	return n, nil
 }
 
 func control(f *os.File, do func(fd int)) {

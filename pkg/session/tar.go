@@ -308,3 +308,88 @@ func add(w *tar.Writer, parent int, name, as string) error {
 	}
 	return nil
 }
+
+// askedFor are the paths that get is to pack, in parts. None lies below
+// another: each name comes once.
+func askedFor(argv []string) (asked [][]string, err error) {
+	for _, name := range argv[min(1, len(argv)):] {
+		clean, err := local(name)
+		if err != nil {
+			return nil, err
+		}
+		next := parts(clean)
+		for _, a := range asked {
+			if n := min(len(a), len(next)); slices.Equal(a[:n], next[:n]) {
+				return nil, errorf(CodeUsage, "%q is asked for twice", name)
+			}
+		}
+		asked = append(asked, next)
+	}
+	return asked, nil
+}
+
+func parts(name string) []string {
+	if name == "." {
+		return []string{}
+	}
+	return strings.Split(name, "/")
+}
+
+// errCut is for streams without their end.
+var errCut = errorf(CodeLost, "what the domain packed ends before its end")
+
+// repack passes on what pack would have written: whoever is in the domain may
+// have had a hand in the stream. pack goes through each folder in order, so no
+// name comes twice, and what has names below it is a folder.
+func repack(asked [][]string, stream io.Reader, out io.Writer) error {
+	in := &reader{r: stream}
+	r, w := tar.NewReader(in), tar.NewWriter(out)
+	at := -1 // in asked
+	var last []string
+	var open bool // last is a folder
+	for {
+		h, err := r.Next()
+		if err == io.EOF && !in.eof {
+			break
+		} else if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
+			return errCut
+		} else if err != nil {
+			return errorf(CodeLost, "what the domain packed is no tar stream: %v", err)
+		}
+		name := strings.TrimSuffix(h.Name, "/")
+		clean, err := local(name)
+		next := parts(clean)
+		up := next[:max(0, len(next)-1)]
+		begins := at + 1 + slices.IndexFunc(asked[at+1:], func(a []string) bool { return slices.Equal(a, next) })
+		switch {
+		case err != nil || clean != name:
+			return odd(h.Name, "leads elsewhere")
+		case !slices.Contains([]byte{tar.TypeReg, tar.TypeDir, tar.TypeSymlink}, h.Typeflag) || h.PAXRecords["GNU.sparse.major"] != "" || h.PAXRecords["GNU.sparse.map"] != "":
+			return odd(h.Name, "is neither a file, nor a folder, nor a link")
+		case begins > at:
+			at = begins
+		case at < 0 || slices.Compare(next, last) <= 0 || len(up) < len(asked[at]) || len(last) < len(up) || !slices.Equal(last[:len(up)], up) || len(last) == len(up) && !open:
+			return odd(h.Name, "was not asked for, or comes out of order")
+		}
+		if last, open = next, h.Typeflag == tar.TypeDir; open {
+			name += "/"
+		}
+		if err := w.WriteHeader(&tar.Header{Typeflag: h.Typeflag, Name: name, Linkname: h.Linkname, Size: h.Size, Mode: h.Mode & 0o777, ModTime: h.ModTime, Format: tar.FormatPAX}); err != nil {
+			return err
+		}
+		if _, err := io.Copy(w, r); errors.Is(err, io.ErrUnexpectedEOF) {
+			return errCut
+		} else if err != nil {
+			return err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	_, err := io.Copy(io.Discard, stream)
+	return err
+}
+
+func odd(name, why string) error {
+	return errorf(CodeLost, "the domain did not pack this as it should, and it was not taken: %.200q %s", name, why)
+}

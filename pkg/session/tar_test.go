@@ -175,3 +175,97 @@ func TestPack(t *testing.T) {
 		t.Errorf("a link as what it is: %v", err)
 	}
 }
+
+// Whatever a domain says that it packed, what was not asked for does not come
+// out: the client takes the stream apart.
+func TestGet_OfALiar(t *testing.T) {
+	const reg, dir, sym = tar.TypeReg, tar.TypeDir, tar.TypeSymlink
+	all := func(h ...tar.Header) []tar.Header { return h }
+	folder := tar.Header{Typeflag: dir, Name: "o/"}
+	link := tar.Header{Typeflag: sym, Name: "o/l", Linkname: "/etc"}
+	for _, tc := range []struct {
+		name, asked string
+		stream      []tar.Header
+		refused     string
+	}{
+		{"what was asked for", "o", all(folder, tar.Header{Typeflag: reg, Name: "o/a"}, tar.Header{Typeflag: dir, Name: "o/d/"}, tar.Header{Typeflag: reg, Name: "o/d/f"}, tar.Header{Typeflag: reg, Name: "o/d.f"}, link), ""},
+		{"everything", ".", all(tar.Header{Typeflag: dir, Name: "./"}, tar.Header{Typeflag: dir, Name: "a/"}, tar.Header{Typeflag: reg, Name: "a/b"}, tar.Header{Typeflag: reg, Name: "c"}), ""},
+		{"of several, the last", "a/x b/y c", all(tar.Header{Typeflag: reg, Name: "b/y"}, tar.Header{Typeflag: reg, Name: "c"}), ""},
+		{"..", "o", all(folder, tar.Header{Typeflag: reg, Name: "o/../../x"}), "leads elsewhere"},
+		{"an absolute name", "o", all(tar.Header{Typeflag: reg, Name: "/tmp/x"}), "leads elsewhere"},
+		{"an unclean name", "o", all(folder, tar.Header{Typeflag: reg, Name: "o//x"}), "leads elsewhere"},
+		{"another name", "o", all(tar.Header{Typeflag: reg, Name: "ox"}), "was not asked for"},
+		{"beside", "o", all(folder, tar.Header{Typeflag: reg, Name: "p"}), "was not asked for"},
+		{"through a link", "o", all(folder, link, tar.Header{Typeflag: reg, Name: "o/l/x"}), "out of order"},
+		{"through the link that was asked for", "o", all(tar.Header{Typeflag: sym, Name: "o", Linkname: "/"}, tar.Header{Typeflag: reg, Name: "o/x"}), "out of order"},
+		{"a link's name again", "o", all(folder, link, tar.Header{Typeflag: reg, Name: "o/l"}), "out of order"},
+		{"a link for a folder", "o", all(folder, tar.Header{Typeflag: dir, Name: "o/d/"}, tar.Header{Typeflag: sym, Name: "o/d", Linkname: "/"}), "out of order"},
+		{"back in order", "o", all(folder, tar.Header{Typeflag: reg, Name: "o/b"}, tar.Header{Typeflag: reg, Name: "o/a"}), "out of order"},
+		{"without its folder", "o", all(folder, tar.Header{Typeflag: reg, Name: "o/d/f"}), "out of order"},
+		{"a hard link", "o", all(folder, tar.Header{Typeflag: tar.TypeLink, Name: "o/h", Linkname: "/etc/shadow"}), "is neither a file"},
+		{"a device", "o", all(folder, tar.Header{Typeflag: tar.TypeBlock, Name: "o/h"}), "is neither a file"},
+		{"a file in the place of the names", "a b", all(tar.Header{Typeflag: reg, Name: "b"}, tar.Header{Typeflag: reg, Name: "a"}), "was not asked for"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for i := range tc.stream {
+				tc.stream[i].Mode = 0o4755
+			}
+			var out bytes.Buffer
+			err := liar(t, tarOf(t, tc.stream...).Bytes()).Get(t.Context(), Command{}, "/", strings.Fields(tc.asked), &out)
+			var e *Error
+			if tc.refused != "" {
+				if !errors.As(err, &e) || e.Code != CodeLost || !strings.Contains(e.Text, tc.refused) {
+					t.Fatalf("%v, want %q", err, tc.refused)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for r, i := tar.NewReader(&out), 0; ; i++ {
+				h, err := r.Next()
+				if err == io.EOF && i == len(tc.stream) {
+					return
+				}
+				if text, _ := io.ReadAll(r); err != nil || h.Name != tc.stream[i].Name || h.Mode != 0o755 || h.Typeflag == reg && string(text) != "text of "+h.Name {
+					t.Fatalf("%d: %v %+v", i, err, h)
+				}
+			}
+		})
+	}
+	stream := tarOf(t, tar.Header{Typeflag: reg, Name: "o"}).Bytes()
+	for _, n := range []int{0, 512, 520, 1024} {
+		if err := liar(t, stream[:n]).Get(t.Context(), Command{}, "/", []string{"o"}, io.Discard); err == nil || !strings.Contains(err.Error(), "ends before its end") {
+			t.Errorf("after %d bytes: %v", n, err)
+		}
+	}
+	if err := liar(t, nil).Get(t.Context(), Command{}, "/", []string{"o", "o/x"}, io.Discard); err == nil || !strings.Contains(err.Error(), "asked for twice") {
+		t.Errorf("a name below another: %v", err)
+	}
+}
+
+// liar is a session that says of every command that it wrote this and ended
+// well.
+func liar(t *testing.T, stream []byte) *Client {
+	ours, theirs, err := pair(maxRequest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer ours.close()
+		var h hello
+		var q request
+		_, _ = ours.recv(&h)
+		fds, err := ours.recv(&q)
+		if err != nil {
+			return
+		}
+		w := os.NewFile(uintptr(fds[1]), "stdout")
+		w.Write(stream)
+		w.Close()
+		closeAll([]int{fds[0], fds[2], fds[3], fds[4]})
+		_ = ours.send(hello{Schema})
+		_ = ours.send(reply{Exit: &Exit{}})
+	}()
+	return &Client{dial: func() (*conn, error) { return newConn(theirs, maxRequest) }}
+}
