@@ -4,12 +4,15 @@
 //	attempts victim          listen, keep a shared memory segment, write the pid to /tmp/victim.pid, say "up", wait
 //	attempts try PID         try everything against that victim, print one JSON object
 //	attempts truncate FILE   truncate(2) alone
+//	attempts proxy SOCKET    greet whoever connects there, say "up"
+//	attempts net             own servers, the victim's, and the way to the proxy; prints one JSON object
 package main
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -51,6 +54,19 @@ func main() {
 		}
 		out, _ := json.Marshal(said)
 		fmt.Println(string(out))
+	case "proxy":
+		if err := proxy(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, "proxy:", err)
+			os.Exit(1)
+		}
+	case "net":
+		out, _ := json.Marshal(map[string]string{
+			"own server":        outcome(ownServer("127.0.0.1:8080", "localhost:8080")),
+			"own server, IPv6":  outcome(ownServer("[::1]:8080", "[::1]:8080")),
+			"the host's server": outcome(greeted(fmt.Sprintf("127.0.0.1:%d", tcpPort))),
+			"the proxy":         outcome(greeted("127.0.0.1:3128")),
+		})
+		fmt.Println(string(out))
 	case "truncate":
 		fmt.Println(outcome(unix.Truncate(os.Args[2], 0)))
 	}
@@ -71,9 +87,11 @@ func outcome(err error) string {
 }
 
 func victim() error {
-	if _, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", tcpPort)); err != nil {
+	tcp, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", tcpPort))
+	if err != nil {
 		return err
 	}
+	go greet(tcp)
 	if _, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", udpPort)); err != nil {
 		return err
 	}
@@ -92,6 +110,52 @@ func victim() error {
 	for {
 		_ = unix.Pause()
 	}
+}
+
+const greeting = "good day\n"
+
+func greet(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = c.Write([]byte(greeting))
+		c.Close()
+	}
+}
+
+// greeted is nil if somebody listens there who greets.
+func greeted(at string) error {
+	c, err := net.Dial("tcp", at)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if said, err := io.ReadAll(c); err != nil || string(said) != greeting {
+		return fmt.Errorf("%s said %q (%v)", at, said, err)
+	}
+	return nil
+}
+
+func ownServer(at, name string) error {
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	go greet(l)
+	return greeted(name)
+}
+
+func proxy(socket string) error {
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return err
+	}
+	fmt.Println("up")
+	greet(l)
+	return nil
 }
 
 func connect(domain, kind, protocol int, to unix.Sockaddr) error {
