@@ -129,7 +129,7 @@ func (r *resolver) kernel() {
 	case mode == policy.NetworkHost || r.rs.ownLoopback():
 		r.rs.Handled.Net = 0
 	case r.rs.Supervised():
-		r.lost("its servers listen on an address of 127.0.0.0/8 to which all users of the node can connect, and UDP and shared ports (SO_REUSEPORT) are closed: there is no network namespace (" + errText(n.Namespaces.Net) + "), only a supervisor of its connections")
+		r.lost("its servers listen on an address of 127.0.0.0/8 to which all users of the node can connect, a port that the node has on all addresses is in use, and UDP and shared ports (SO_REUSEPORT) are closed: there is no network namespace (" + errText(n.Namespaces.Net) + "), only a supervisor of its connections")
 		if mode == policy.NetworkProxy {
 			r.lost("other users of the node see that there is a way to a proxy; what they connect to it is closed at once")
 		}

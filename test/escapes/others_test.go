@@ -257,6 +257,16 @@ func TestOutsideOfContainer(t *testing.T) {
 			t.Fatalf("%v: %v\n%s", cmd, err, stderr(err))
 		}
 		check(armNames[arm], string(out), i+1)
+		// The first process is in the host's network and shows it, whoever asks.
+		nets := "for n in 1 self; do grep -q @" + name + " /proc/$n/net/unix && echo $n; done; true"
+		out, err = b.container(t, arm == boxBare, nil, bed.Image("debian"), append(fenced(arm), "sh", "-c", nets)...).Output()
+		want := "1\nself\n"
+		if arm == boxNamespace {
+			want = "1\n"
+		}
+		if err != nil || string(out) != want {
+			t.Errorf("%s: the host's sockets are seen in the network of %q, want %q (%v)", armNames[arm], out, want, err)
+		}
 	}
 }
 

@@ -139,7 +139,7 @@ func TestSupervised(t *testing.T) {
 		})
 	}
 	for words, script := range map[string]string{
-		"\nlost         its servers listen on an address of 127.0.0.0/8 to which all users of the node can connect, and UDP and shared ports (SO_REUSEPORT) are closed": `fence explain --net loopback`,
+		"\nlost         its servers listen on an address of 127.0.0.0/8 to which all users of the node can connect, a port that the node has on all addresses is in use, and UDP and shared ports (SO_REUSEPORT) are closed": `fence explain --net loopback`,
 		"\nnetwork      loopback, by a supervisor\n": `fence explain --net loopback`,
 		"its servers listen on an address of":        `fence check`,
 		`"its servers listen on an address of`:       `fence --net loopback --status-fd 1 -- true`,
