@@ -602,7 +602,8 @@ func (b *broker) serve() {
 
 func (b *broker) connect(fd int) {
 	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	inside := err != nil || b.Outside && peer.Pid > 0
+	// What came of the domains came of us. 0 is nobody whom we could see.
+	inside := err != nil || peer.Pid > 0 && (b.Outside || descends(int(peer.Pid)))
 	c, err := newConn(fd, maxRequest)
 	if err != nil {
 		return
@@ -660,10 +661,12 @@ func (b *broker) greet(c *conn, inside bool, q *request) ([]int, *Error) {
 	if h.Schema != Schema {
 		return nil, errorf(CodeUsage, "this session speaks %s, the client %.40q", Schema, h.Schema)
 	}
-	if inside {
-		return nil, errorf(CodeUsage, "this session does what is asked from outside its container only")
-	}
-	if fds, err = c.recv(q); err != nil {
+	fds, err = c.recv(q)
+	switch {
+	case inside: // what it sent is read: else the answer could be lost
+		closeAll(fds)
+		return nil, errorf(CodeUsage, "this session does what is asked from outside its domains only")
+	case err != nil:
 		return nil, errorf(CodeUsage, "the request: %v", err)
 	}
 	return fds, nil

@@ -132,7 +132,7 @@ type Exit struct {
 // Status is what a session consists of.
 type Status struct {
 	Schema  string         `json:"schema"`
-	Peers   string         `json:"peers"` // "outside": asked for from outside the container only; "any": that cannot be told here
+	Peers   string         `json:"peers"` // "outside": asked for from outside the container only; "any": by any process but the domains'
 	Domains []DomainStatus `json:"domains"`
 }
 

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"fmt"
 	"os"
 	"os/signal"
 	"slices"
@@ -175,16 +176,50 @@ func processes() []process {
 		if err != nil {
 			continue
 		}
-		data, _ := os.ReadFile("/proc/" + name + "/stat") // it may have ended
-		text := string(data)
-		f := strings.Fields(text[strings.LastIndexByte(text, ')')+1:]) // the name may hold anything
-		if len(f) < 4 {
-			continue
+		if p, ok := processOf(pid); ok { // it may have ended
+			all = append(all, p)
 		}
-		p := process{pid: pid, state: f[0]}
-		p.parent, _ = strconv.Atoi(f[1])
-		p.session, _ = strconv.Atoi(f[3])
-		all = append(all, p)
 	}
 	return all
+}
+
+func processOf(pid int) (p process, ok bool) {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	text := string(data)
+	f := strings.Fields(text[strings.LastIndexByte(text, ')')+1:]) // the name may hold anything
+	if len(f) < 4 {
+		return p, false
+	}
+	p = process{pid: pid, state: f[0]}
+	p.parent, _ = strconv.Atoi(f[1])
+	p.session, _ = strconv.Atoi(f[3])
+	return p, true
+}
+
+// lineage is a process, its parent, and so on, as far as it can be seen.
+func lineage(pid int) (line []int) {
+	for {
+		line = append(line, pid)
+		p, ok := processOf(pid)
+		if !ok {
+			return line
+		}
+		pid = p.parent
+	}
+}
+
+// descends says whether a process comes of this one. One with whom we share no
+// ancestor that can be seen may, and so does one that has ended.
+func descends(pid int) bool {
+	for range 10 { // it may lose a parent meanwhile
+		line := lineage(pid)
+		if slices.Contains(line, os.Getpid()) {
+			return true
+		}
+		ours := lineage(os.Getppid())
+		if slices.ContainsFunc(line, func(p int) bool { return slices.Contains(ours, p) }) {
+			return false
+		}
+	}
+	return true
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"io"
@@ -196,11 +197,50 @@ func TestPeers(t *testing.T) {
 	if out, code := run("--", "echo", "from outside"); out != "from outside\n" || code != 0 {
 		t.Fatalf("from outside: %q %d\n%s", out, code, said.String())
 	}
-	if out, code := run("--", "/.fence/fence", "run", "--socket", "/s/s", "--", "echo", "from inside"); code != 2 || !strings.Contains(out, "asked from outside its container only") {
+	if out, code := run("--", "/.fence/fence", "run", "--socket", "/s/s", "--", "echo", "from inside"); code != 2 || !strings.Contains(out, "asked from outside its domains only") {
 		t.Errorf("from inside: %q %d", out, code)
 	}
 	if out, _ := run("--status"); !strings.Contains(out, `"peers": "outside"`) {
 		t.Errorf("the status: %s", out)
+	}
+}
+
+// On a node without namespaces a command can connect to the socket, which is
+// hidden from it: Landlock stops no connect(2) below ABI 9. It is told by where
+// it comes from, also when its parent has ended.
+func TestPeers_BareForm(t *testing.T) {
+	socket := filepath.Join(bed.TempDir(t), "s")
+	argv := []string{"serve", "--socket", socket, "--domain", "agent=strict", "--domain", "verifier=strict"}
+	for _, d := range []string{"agent", "verifier"} {
+		for _, f := range []string{"accept=landlock-hide", "accept=host-tmp", "accept=sockets", "why=test"} {
+			argv = append(argv, "--flag", d+":"+f)
+		}
+	}
+	cmd := bed.Limited(t, []string{"max_user_namespaces=0"}, bed.Bin(t, "fence"), argv...)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Signal(os.Interrupt); cmd.Wait() })
+	p := &place{t: t, Client: session.Dial(socket, 20*time.Second), said: &said}
+	asks := `import os, socket, struct
+s = socket.socket(socket.AF_UNIX)
+s.connect("` + socket + `")
+s.sendall(b"".join(struct.pack(">I", len(text)) + text for text in (b'{"schema":"fence.session/v1"}', b'{"end":"verifier"}')))
+print(s.makefile("rb").read())`
+	for name, script := range map[string]string{
+		"a command": `python3 -c "$1"`,
+		"an orphan": `(setsid python3 -c "$1" 2>&1 &) | cat`,
+	} {
+		r := p.do(session.Command{Argv: []string{"sh", "-c", script, "sh", asks}}, "")
+		if !strings.Contains(r.out, "asked from outside its domains only") && !strings.Contains(r.out+r.err, "PermissionError") { // or ABI 9
+			t.Errorf("%s hears %q %q", name, r.out, r.err)
+		}
+	}
+	out, err := bed.Command(t, "python3", "-c", asks).CombinedOutput() // the control, from outside
+	if err != nil || !strings.Contains(string(out), `"ended":true`) {
+		t.Errorf("from outside: %v %s", err, out)
 	}
 }
 
