@@ -208,29 +208,10 @@ func TestSlurmFromInside(t *testing.T) {
 func TestOutsideOfContainer(t *testing.T) {
 	bed.Require(t, "images")
 	b := build(t)
-	name := fmt.Sprintf("fence-escapes-outside-%d", os.Getpid())
-	victim := bed.Command(t, b.attempt, "victim", "name="+name, fmt.Sprintf("key=%d", 0x5d000000+os.Getpid()), "hidden="+b.dir, "plain="+b.dir)
-	ask, err := victim.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	answers, err := victim.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := victim.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		ask.Close()
-		victim.Wait()
-	}()
-	known := bufio.NewReader(answers)
-	if _, err := known.ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
+	pid, name, _, end := b.outside(t)
+	defer end()
 	attempts := func(attempt string) string {
-		return fmt.Sprintf("%[1]s 24 pid=%[2]d; %[1]s 28 pid=%[2]d; %[1]s 14 name=%[3]s", attempt, victim.Process.Pid, name)
+		return fmt.Sprintf("%[1]s 24 pid=%[2]d; %[1]s 28 pid=%[2]d; %[1]s 14 name=%[3]s", attempt, pid, name)
 	}
 	out, err := bed.Command(t, "sh", "-c", attempts(b.attempt)).Output()
 	if err != nil {
@@ -266,6 +247,96 @@ func TestOutsideOfContainer(t *testing.T) {
 		}
 		if err != nil || string(out) != want {
 			t.Errorf("%s: the host's sockets are seen in the network of %q, want %q (%v)", armNames[arm], out, want, err)
+		}
+	}
+}
+
+// outside starts a victim of the same user outside of every container.
+func (b tools) outside(t *testing.T) (pid int, name string, key int, end func()) {
+	t.Helper()
+	name, key = fmt.Sprintf("fence-escapes-outside-%d", os.Getpid()), 0x5d000000+os.Getpid()
+	victim := bed.Command(t, b.attempt, "victim", "name="+name, fmt.Sprintf("key=%d", key), "hidden="+b.dir, "plain="+b.dir)
+	ask, err := victim.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers, err := victim.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := victim.Start(); err != nil {
+		t.Fatal(err)
+	}
+	known := bufio.NewReader(answers)
+	if _, err := known.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	return victim.Process.Pid, name, key, func() {
+		ask.Close()
+		victim.Wait()
+	}
+}
+
+// An agent's domain below a verifier's, in a session: what only a PID and an IPC
+// namespace close is closed there, too. The control is a container without them
+// and without a fence.
+func TestOutsideOfSession(t *testing.T) {
+	bed.Require(t, "images")
+	b := build(t)
+	pid, name, key, end := b.outside(t)
+	defer end()
+	mark := fmt.Sprintf("hidden=/none-%d", os.Getpid())
+	attempts := fmt.Sprintf(`for row in 24 26 27 28 50 51; do /.fence/attempt $row pid=%d name=%s key=%d; done
+		mkfifo /tmp/never && /.fence/attempt 62 %s <>/tmp/never >/dev/null 2>&1`, pid, name, key, mark)
+	const want = `
+		cmdline             OK nothing | ENOENT
+		comm                OK nothing | ENOENT
+		status              OK nothing | ENOENT
+		stat                OK nothing | ENOENT
+		limits              OK nothing | ENOENT
+		mountinfo           OK nothing | ENOENT
+		cgroup              OK nothing | ENOENT
+		get                 OK | EPERM
+		set                 OK | EPERM
+		setpriority         OK | EPERM
+		setpriority-group   OK | EPERM
+		ioprio_set          OK | EPERM
+		ioprio_set-group    OK | EPERM
+		sched_setscheduler  OK | EPERM
+		sched_setparam      OK | EPERM
+		sched_setattr       OK | EPERM
+		sched_setaffinity   OK | ESRCH
+		shmget              OK | ENOENT
+		shmctl              OK | EINVAL
+		semget              OK | ENOENT
+		msgget              OK | ENOENT
+		mq_open             OK | ENOENT
+		mq_timedsend        OK | -
+		own                 OK | OK
+		own-dev-shm         OK | OK`
+	box := "--bind " + b.attempt + ":/.fence/attempt:ro --overlay " + bed.TempDir(t) + " " + bed.Image("debian")
+	for column, script := range []string{
+		`unset APPTAINER_PID APPTAINER_IPC; apptainer -q exec ` + box + ` sh -c "$2"`,
+		`"$1" serve --socket ` + b.dir + `/s -- apptainer -q exec ` + box + ` /.fence/fence serve --stdio \
+			--domain agent=strict --domain verifier=verifier --below agent=verifier --private verifier=/tests &
+		"$1" run --socket ` + b.dir + `/s --wait 1m --status | grep -q '"below": "verifier"' || exit 9
+		"$1" run --socket ` + b.dir + `/s --domain agent -- sh -c "$2"
+		kill $!; wait; true`,
+	} {
+		cmd := bed.Command(t, "sh", "-c", `eval "$("$1" env)"; `+script, "sh", b.fence, attempts)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", cmd, err, stderr(err))
+		}
+		got := byPath(t, string(out))[""]
+		// Not told a number, of other users, or closed in the control as well.
+		for _, name := range []string{"shmat", "semop", "msgsnd", "setpriority-user", "ioprio_set-user", "dev-shm", "dev-shm-write", "mq_unlink"} {
+			delete(got, name)
+		}
+		expect(t, []string{"control", "session"}[column], got, want, column)
+		left := bed.Command(t, "pkill", "-f", mark)
+		if _ = left.Run(); left.ProcessState.Success() != (column == 0) {
+			t.Errorf("%d: row 62: what was left lives on: %v", column, left.ProcessState.Success())
 		}
 	}
 }
