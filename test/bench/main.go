@@ -48,6 +48,7 @@ func main() {
 	sockets := built("sockets.c", "cc", "-O2", "-static")
 	goexec := built("goexec", "go", "build", "-ldflags", "-s -w")
 
+	copyFile(filepath.Join(*bin, "probe"), filepath.Join(work, "probe")) // fence env shows both
 	bare := append(append([]string{fence}, accepted...), "--")
 	// /tmp is private inside: the loops are shown there.
 	shown := []string{fence, "--read", work, "--why", "bench", "--"}
@@ -55,11 +56,11 @@ func main() {
 	bwrap := []string{"bwrap", "--unshare-all", "--ro-bind", "/", "/"}
 	fmt.Printf("Start and end of a command that does nothing (%d each, in turn; milliseconds)\n", *runs)
 	starts(*runs, []contestant{
-		{"bwrap --unshare-all", append(slices.Clone(bwrap), "/bin/true")},
-		{"fence, namespace form", []string{fence, "--", "/bin/true"}},
-		{"fence, bare form", append(slices.Clone(bare), "/bin/true")},
-		{"a Go program that execs", []string{goexec, "/bin/true"}},
-		{"nothing", []string{"/bin/true"}},
+		{"bwrap --unshare-all", process(append(slices.Clone(bwrap), "/bin/true")...)},
+		{"fence, namespace form", process(fence, "--", "/bin/true")},
+		{"fence, bare form", process(append(slices.Clone(bare), "/bin/true")...)},
+		{"a Go program that execs", process(goexec, "/bin/true")},
+		{"nothing", process("/bin/true")},
 	})
 
 	fmt.Println("\nWork inside (time with it / time without it, median of pairs). Floor: one Landlock")
@@ -72,7 +73,6 @@ func main() {
 		work := []string{loops, l.name, strconv.Itoa(l.n)}
 		inside(l.what, 9, work, [][]string{shown, bareShown, {floor}, bwrap}, true)
 	}
-	network(sockets, fence, work)
 	// In /dev/shm, a tmpfs in every form: /tmp is a disk outside.
 	for _, w := range []struct{ what, script string }{
 		{"python3 imports", "for i in 1 2 3 4 5; do python3 -c 'import json, http.client, asyncio, unittest'; done"},
@@ -82,20 +82,34 @@ func main() {
 		script := "set -e; d=$(mktemp -d -p /dev/shm); export TMPDIR=$d; cd $d; " + w.script + "; cd /; rm -r $d"
 		inside(w.what, 7, []string{"/bin/sh", "-c", script}, [][]string{{fence, "--"}, bare, {floor}, append(bwrap, "--dev", "/dev", "--proc", "/proc")}, false)
 	}
+	box := startBox(fence, work)
+	network(sockets, fence, work, box)
+	if box != nil {
+		box.commands(*runs / 3)
+		box.stop()
+	}
 }
 
 // network compares connections of a command's own, in a network namespace and
-// through the supervisor. Only root can make a node without the former.
-func network(sockets, fence, work string) {
+// through the supervisor, and in the peer's containers, which have the node's
+// network. Only root can make a node without network namespaces.
+func network(sockets, fence, work string, box *box) {
 	loopback := []string{fence, "--net", "loopback", "--read", work, "--why", "bench", "--"}
-	prefixes := [][]string{loopback}
+	names, prefixes := []string{"own net"}, [][]string{loopback}
 	if limit := filepath.Join(bed.Dir(), "bin", "limit-ns"); os.Geteuid() == 0 {
 		if _, err := os.Stat(limit); err == nil {
-			prefixes = append(prefixes, append([]string{limit, "fencer", "max_net_namespaces=0", "--"}, loopback...))
+			names, prefixes = append(names, "superv."), append(prefixes, append([]string{limit, "fencer", "max_net_namespaces=0", "--"}, loopback...))
 		}
 	}
+	if box != nil {
+		names, prefixes = append(names, "apptainer", "instance"), append(prefixes, box.exec, box.inside)
+	}
 	fmt.Println("\nConnections of its own (ns without it; time with it / without it, median of pairs)")
-	fmt.Printf("%-28s %8s %8s %8s\n", "", "plain", "own net", "superv.")
+	fmt.Printf("%-28s %8s", "", "plain")
+	for _, name := range names {
+		fmt.Printf(" %9s", name)
+	}
+	fmt.Println()
 	for _, w := range []struct {
 		what, mode string
 		n          int
@@ -112,7 +126,7 @@ func network(sockets, fence, work string) {
 		}
 		fmt.Printf("%-28s %8.0f", w.what, quantile(plains, .5))
 		for _, r := range ratios {
-			fmt.Printf(" %8.2f", quantile(r, .5))
+			fmt.Printf(" %9.2f", quantile(r, .5))
 		}
 		fmt.Println()
 	}
@@ -120,7 +134,12 @@ func network(sockets, fence, work string) {
 
 type contestant struct {
 	name string
-	argv []string
+	do   func()
+}
+
+// process is a contestant's command.
+func process(argv ...string) func() {
+	return func() { must(wrap(argv, command(argv).Run())) }
 }
 
 // starts times whole processes in turn; ratios are to the first.
@@ -128,7 +147,7 @@ func starts(n int, cs []contestant) {
 	times := make([][]float64, len(cs))
 	for i := range n + 5 {
 		for j, c := range cs {
-			d := timed(c.argv)
+			d := timed(c.do)
 			if i >= 5 { // the first ones warm the caches
 				times[j] = append(times[j], d)
 			}
@@ -163,7 +182,7 @@ func inside(what string, n int, work []string, prefixes [][]string, own bool) {
 
 func figure(argv []string, own bool) float64 {
 	if !own {
-		return timed(argv)
+		return timed(process(argv...))
 	}
 	out, err := command(argv).Output()
 	must(wrap(argv, err))
@@ -172,25 +191,25 @@ func figure(argv []string, own bool) float64 {
 	return v
 }
 
-func timed(argv []string) float64 {
-	c := command(argv)
+func timed(do func()) float64 {
 	start := time.Now()
-	err := c.Run()
-	d := time.Since(start)
-	must(wrap(argv, err))
-	return float64(d.Microseconds()) / 1000
+	do()
+	return float64(time.Since(start).Microseconds()) / 1000
 }
+
+var environment = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}
 
 // command runs as an ordinary user, whoever we are.
 func command(argv []string) *exec.Cmd {
 	c := exec.Command(argv[0], argv[1:]...)
-	c.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "HOME=/nonexistent"}
+	c.Env = append(slices.Clone(environment), "HOME=/nonexistent")
 	c.Dir = "/"
 	if os.Geteuid() == 0 && filepath.Base(argv[0]) != "limit-ns" { // which becomes that user
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		if u, err := user.Lookup("fencer"); err == nil {
 			uid, _ := strconv.Atoi(u.Uid)
 			gid, _ := strconv.Atoi(u.Gid)
+			c.Env = append(slices.Clone(environment), "HOME="+u.HomeDir) // where Apptainer keeps its instances
 			c.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 		}
 	}
