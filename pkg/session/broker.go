@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -62,6 +63,7 @@ type domain struct {
 	mu      sync.Mutex
 	runs    map[uint64]*run
 	last    uint64
+	drains  atomic.Int32 // descriptors that are read for nobody
 	state   string
 	why     string
 	started bool
@@ -590,8 +592,10 @@ func (b *broker) serve() {
 		var fds []int
 		if fds, err = c.recv(&q); err == nil && q.Connect && len(fds) == 1 {
 			b.connect(fds[0])
-		} else {
-			closeAll(fds)
+			continue
+		}
+		if closeAll(fds); errors.Is(err, errTooMany) {
+			err = nil // there was no room for it: that one is lost, the others are not
 		}
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {

@@ -285,9 +285,14 @@ func (c *conn) recv(v any) (fds []int, err error) {
 	return fds, nil
 }
 
+// errTooMany is for a whole frame whose descriptors there was no room for.
+var errTooMany = errors.New("too many descriptors")
+
 func (c *conn) frame() (body []byte, fds []int, err error) {
 	var head [4]byte
-	if fds, err = c.fill(head[:], nil); err != nil {
+	fds, err = c.fill(head[:], nil)
+	many := err == errTooMany
+	if err != nil && !many {
 		return nil, fds, err
 	}
 	n := binary.BigEndian.Uint32(head[:])
@@ -297,6 +302,8 @@ func (c *conn) frame() (body []byte, fds []int, err error) {
 	body = make([]byte, n)
 	if fds, err = c.fill(body, fds); err == io.EOF {
 		err = io.ErrUnexpectedEOF
+	} else if err == nil && many {
+		err = errTooMany
 	}
 	return body, fds, err
 }
@@ -314,7 +321,7 @@ func decode(body []byte, v any) error {
 }
 
 func (c *conn) fill(buf []byte, fds []int) ([]int, error) {
-	oob := make([]byte, unix.CmsgSpace(4*maxFDs))
+	oob, many := make([]byte, unix.CmsgSpace(4*maxFDs)), false
 	for at := 0; at < len(buf); {
 		var n, oobn, flags int
 		var got error
@@ -332,17 +339,22 @@ func (c *conn) fill(buf []byte, fds []int) ([]int, error) {
 			}
 			fds = append(fds, more...)
 		}
+		if flags&unix.MSG_CTRUNC != 0 || len(fds) > maxFDs {
+			closeAll(fds)
+			fds, many = nil, true
+		}
 		switch {
 		case err != nil:
 			return fds, err
-		case flags&unix.MSG_CTRUNC != 0 || len(fds) > maxFDs:
-			return fds, errors.New("too many descriptors")
 		case n == 0 && got == nil && at > 0:
 			return fds, io.ErrUnexpectedEOF
 		case n == 0 && got == nil:
 			return fds, io.EOF
 		}
 		at += max(n, 0)
+	}
+	if many {
+		return fds, errTooMany
 	}
 	return fds, nil
 }

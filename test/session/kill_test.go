@@ -11,7 +11,9 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -91,6 +93,52 @@ pairs[0][0].recv(1)' "$1" >/dev/null 2>&1 & cat /tmp/said`)
 	}
 	if err := p.End(t.Context(), "agent"); err != nil {
 		t.Error(err)
+	}
+}
+
+// What a domain leaves in the background with its output has a bound, and costs
+// other domains nothing: neither descriptors nor the processor.
+func TestLeftBehind(t *testing.T) {
+	socket, serve := hosted(t, "agent=strict", "verifier=strict", "ulimit -n 128")
+	p := &place{t: t, Client: session.Dial(socket, 0), said: serve.said, mark: newMark()}
+	for range 70 {
+		p.sh("agent", `setsid sleep $1 &`)
+	}
+	for _, domain := range []string{"verifier", "agent"} {
+		if got := p.sh(domain, "echo on"); got != "on\n" {
+			t.Errorf("%s: %q", domain, got)
+		}
+	}
+	// Many at once, more than there is room for: each is served or lost.
+	var all sync.WaitGroup
+	for range 60 {
+		all.Go(func() { p.try(session.Command{Argv: []string{"true"}}, "") })
+	}
+	all.Wait()
+	if got := p.sh("verifier", "echo on"); got != "on\n" {
+		t.Errorf("afterwards: %q", got)
+	}
+}
+
+// Who writes for ever to nobody takes little of the broker's time, less than a
+// fifth of what a command beside takes.
+func TestLeftBehind_Writes(t *testing.T) {
+	p := newPlace(t, "namespace")
+	broker, _ := p.inside()
+	used := func() (ticks int) {
+		for _, field := range []int{11, 12} {
+			n, _ := strconv.Atoi(stat(broker, field))
+			ticks += n
+		}
+		return ticks
+	}
+	p.sh("agent", `yes & true`)
+	before := used()
+	p.sh("verifier", `python3 -c "
+import time
+while time.process_time() < 2: pass"`)
+	if n := used() - before; n > 40 {
+		t.Errorf("the broker has taken %d ticks in 200 of a command's", n)
 	}
 }
 
