@@ -353,6 +353,9 @@ func Exec(rs Ruleset, argv []string) error {
 			candidates = append(candidates, path.Join(dir, argv[0]))
 		}
 	}
+	if err := giveSignalsBack(); err != nil {
+		return err
+	}
 	// As execvp(3): a file that may not be executed is remembered, the search
 	// goes on.
 	var denied error

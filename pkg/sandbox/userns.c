@@ -139,11 +139,25 @@ void fence_net(void)
 	net_thread = 0;
 }
 
+/* The Go runtime takes the signals for itself, and exec(2) then gives the
+ * command the default where the caller had ignored one. */
+static void record_signals(struct fence_userns *u)
+{
+	struct sigaction now;
+	sigset_t mask;
+	for (int sig = 1; sig < 32; sig++)
+		if (!sigaction(sig, NULL, &now) && now.sa_handler == SIG_IGN)
+			u->ignored |= 1UL << (sig - 1);
+	if (!pthread_sigmask(SIG_SETMASK, NULL, &mask))
+		memcpy(&u->blocked, &mask, sizeof u->blocked);
+}
+
 __attribute__((constructor)) static void enter(void)
 {
 	struct fence_userns *u = &fence_userns;
 	char map[64];
 
+	record_signals(u);
 	if (!wanted())
 		return;
 	u->tried = 1;

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
 	"syscall"
 
@@ -75,6 +76,17 @@ func Enter(ownNet bool) (Namespaces, error) {
 		ns.Net = changes("net", joinNet)
 	}
 	return ns, nil
+}
+
+// giveSignalsBack has this thread, and what it execs, ignore and block what the
+// caller did.
+func giveSignalsBack() error {
+	for i := range 31 {
+		if C.fence_userns.ignored>>i&1 != 0 {
+			signal.Ignore(syscall.Signal(i + 1))
+		}
+	}
+	return os.NewSyscallError("sigprocmask", unix.PthreadSigmask(unix.SIG_SETMASK, &unix.Sigset_t{Val: [16]uint64{uint64(C.fence_userns.blocked)}}, nil))
 }
 
 // OwnNet says why this process cannot have a network namespace of its own, nil

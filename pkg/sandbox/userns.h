@@ -9,6 +9,7 @@ struct fence_userns {
 	int own_pid; /* this is the first process of one */
 	int joined;  /* it is in namespaces that were made for it (below.go) */
 	int net_fd;  /* that namespace, if net_err is 0 */
+	unsigned long ignored, blocked; /* signals, of the caller: 1 << (number - 1) */
 };
 extern struct fence_userns fence_userns;
 

@@ -1,6 +1,7 @@
 package guide
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -36,6 +37,7 @@ func TestNode_InputFile(t *testing.T) {
 		"namespace": {"fence --", "two\nno\n644\n"},
 		"bare":      {"fence --form bare --accept landlock-hide --accept host-tmp --accept sockets --why x --", "two\nno\n600\n"},
 	} {
+		os.Remove(p.path("in")) // with the mode that another launch gave it
 		p.write("in", "one\ntwo\n", 0o644)
 		r := p.ok(p.sh(`exec <in; read -r first; ` + c.launch + ` sh -c 'cat; chmod 600 /proc/self/fd/0 2>/dev/null; (echo new >/proc/self/fd/0) 2>/dev/null && echo written || echo no'; stat -c %a in`))
 		if r.stdout != c.want {
@@ -118,5 +120,24 @@ print("other terminal", eval(out)[1])
 		if want := "memfd (0, 'in memory', '')\nsocket 125\nsocket 125\nsocket 125\npair (0, 'by a pair', '')\nother terminal none\n"; r.stdout != want {
 			t.Errorf("%s:\n%s\nwant\n%s%s", name, r.stdout, want, r.stderr)
 		}
+	}
+}
+
+// A job that shields its steps from sbatch --signal=USR1@60, say.
+func TestNode_IgnoredSignals(t *testing.T) {
+	p := placeIn(t, bed.HomeDir)
+	const line = `env --ignore-signal=HUP,USR1,PIPE --block-signal=TERM,CHLD,URG,40 `
+	const show = ` grep 'Sig[BI]' /proc/self/status`
+	want := p.ok(p.sh(line + show)).stdout
+	if plain := p.ok(p.sh(show)).stdout; plain == want || plain != p.ok(p.sh("fence --"+show)).stdout {
+		t.Fatalf("control: %q", plain)
+	}
+	for _, launch := range []string{"fence --", "fence --form bare --accept landlock-hide --accept host-tmp --accept sockets --why x --"} {
+		if r := p.ok(p.sh(line + launch + show)); r.stdout != want {
+			t.Errorf("%s:\n%swithout it\n%s", launch, r.stdout, want)
+		}
+	}
+	if r := p.sh(`trap "" USR1; fence -- sh -c 'kill -USR1 $$; echo alive'`); r.stdout != "alive\n" {
+		t.Errorf("exit code %d, %q", r.code, r.stdout)
 	}
 }
