@@ -34,6 +34,7 @@ type options struct {
 	workdir  string
 	form     string
 	below    []sandbox.Below
+	hold     []string
 }
 
 func policyFlags() []urfave.Flag {
@@ -53,6 +54,7 @@ func policyFlags() []urfave.Flag {
 		&urfave.StringFlag{Name: "workdir", Usage: "start in `DIR`"},
 		&urfave.StringFlag{Name: "form", Value: "auto", Usage: "`FORM`: namespace, bare, or auto: namespace where the node allows it"},
 		&urfave.StringSliceFlag{Name: "below", Hidden: true}, // of a session: sandbox.Below as JSON
+		&urfave.StringSliceFlag{Name: "hold", Hidden: true},  // and sandbox.Node.Hold
 		&urfave.IntFlag{Name: "status-fd", Value: -1, Usage: "write one JSON line to descriptor `N` when the fence is up"},
 	}
 }
@@ -60,7 +62,7 @@ func policyFlags() []urfave.Flag {
 func optionsFrom(c *urfave.Context) (options, error) {
 	o := options{
 		policy: c.String("policy"), statusFD: c.Int("status-fd"), workdir: c.String("workdir"), form: c.String("form"),
-		keep: c.IntSlice("keep-fd"),
+		keep: c.IntSlice("keep-fd"), hold: c.StringSlice("hold"),
 		flags: policy.Flags{
 			Read: c.StringSlice("read"), Write: c.StringSlice("write"), Hide: c.StringSlice("hide"),
 			Env: c.StringSlice("env"), Syscall: c.StringSlice("syscall"), Limit: c.StringSlice("limit"),
@@ -353,7 +355,7 @@ func resolve(p policy.Policy, o options, ns sandbox.Namespaces) (sandbox.Ruleset
 		n.Supervisor.Why = supervise.Possible(ns.User == nil)
 		n.Supervisor.OK = n.Supervisor.Why == nil
 	}
-	n.KeepWhy = strings.Join(o.flags.Why, "; ")
+	n.KeepWhy, n.Hold = strings.Join(o.flags.Why, "; "), o.hold
 	if o.workdir != "" {
 		n.Workdir, n.AskedDir = o.workdir, true
 	}

@@ -29,6 +29,7 @@ type Node struct {
 	AskedDir   bool            // Workdir was asked for: it cannot be left for another
 	Stdio      []Descriptor    // 0 to 2 and those to keep
 	KeepWhy    string          // why those above 2 are kept
+	Hold       []string        // folders that are to stay where they are: a session's, masked for others by their place
 	Supervisor Supervisor      // of connections, where there is no network namespace
 
 	// Stat follows links, Lstat does not; neither waits for a file server.

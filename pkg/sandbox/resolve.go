@@ -304,6 +304,10 @@ func (r *resolver) mounts() {
 			ops = append(ops, r.hold(op.Path, ops)...)
 		}
 	}
+	for _, p := range n.Hold {
+		ops = append(ops, r.hold(p, ops)...)
+		ops = append(ops, MountOp{Kind: MountHold, Path: p, Dir: true})
+	}
 	if n.Exe != "" && (n.CanWrite(path.Dir(n.Exe)) || n.CanWrite(n.Exe)) && n.Stat(n.Exe).Exists && !r.goneAny(n.Exe, r.covered) && !withinAny(n.Exe, protected) {
 		ops = append(ops, r.hold(n.Exe, ops)...)
 		ops = append(ops, MountOp{Kind: MountPin, Path: n.Exe})

@@ -82,11 +82,14 @@ func (n Node) shared() []string {
 	if n.Container != "" {
 		own = runtimesOwn
 	}
+	root, _ := n.top("/")
 	var out []string
 	for _, m := range n.Mounts {
 		switch {
 		case n.masked(m.Path):
 			// By the fence that this one runs inside of.
+		case m.Dev == root.Dev && m.Root == path.Join(root.Root, m.Path):
+			// The root itself, once more where it is: by an outer fence, that it stays.
 		case m.Path == "/" || within(m.Path, "/.fence") || slices.Contains(tmpDirs[:2], m.Path) && !host.IsNetworkFS(m.FSType):
 			// /.fence itself may lie on shared storage; /tmp has a rule of its own.
 		case host.IsNetworkFS(m.FSType):

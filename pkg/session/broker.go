@@ -192,6 +192,11 @@ func (b *broker) launchAll() error {
 		if n == 0 {
 			break
 		}
+		if o := b.owner; o != nil && len(b.domains) > 1 && o.form() == "bare" {
+			if err := notMounted(o.Private); err != nil {
+				return err
+			}
+		}
 	}
 	select {
 	case err := <-b.ending:
@@ -243,6 +248,9 @@ func (l *launching) argv(name string, more ...string) []string {
 	// able to reach ours. Every policy's limit is 4096 or its author's affair.
 	if d.b.nofile < 2*4096 && !slices.ContainsFunc(d.Flags, func(f string) bool { return strings.HasPrefix(f, "--limit=nofile=") }) {
 		argv = append(argv, fmt.Sprintf("--limit=nofile=%d", d.b.nofile/2))
+	}
+	for _, p := range d.Private {
+		argv = append(argv, "--hold="+p) // a folder that its owner removes takes the others' masks along
 	}
 	if d.masked {
 		for _, p := range d.b.owner.Private {
@@ -456,9 +464,9 @@ func (d *domain) take(n news) bool {
 	return true
 }
 
-// end ends all of the domain and returns when it is gone. The leader is asked
-// to take the others along; then it is killed, and so is what it left, which
-// has come to us.
+// end ends all of the domain and returns when it is gone. A PID namespace ends
+// with its first process. Without one the leader is asked to take the others
+// along; then it is killed, and so is what it left, which has come to us.
 func (d *domain) end(state, why string) {
 	d.mu.Lock()
 	first := d.state == "alive"
@@ -479,7 +487,7 @@ func (d *domain) end(state, why string) {
 			low.end(state, "the domain "+d.Name+", which it lies below, is gone")
 		}
 	}
-	if state == "ended" && d.c.send(order{End: true}) == nil {
+	if state == "ended" && !d.ownPID && d.c.send(order{End: true}) == nil {
 		select {
 		case <-d.exited:
 		case <-time.After(patience):

@@ -132,7 +132,7 @@ func Host(path string, argv []string) (int, error) {
 		for {
 			fd, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
 			if err == nil {
-				if err := c.send(request{Connect: true}, fd); err != nil {
+				if err := c.send(request{Connect: true}, fd); err != nil && !errors.Is(err, os.ErrClosed) {
 					fmt.Fprintf(os.Stderr, "fence: a client could not be passed on to the session: %v\n", err)
 				}
 				unix.Close(fd)

@@ -152,6 +152,20 @@ func TestBelow_Attacks(t *testing.T) {
 	}
 }
 
+// A verifier that renews its folders, as graders do, keeps them: a folder that
+// was removed would take the masks of the others along.
+func TestBelow_Renewed(t *testing.T) {
+	p := graded(t, false)
+	got := p.sh("verifier", `for f in /tests /logs/verifier; do mkdir -p $f/sub; rm -rf $f 2>&1 | grep -o 'Device or resource busy'; mkdir -p $f; echo mine >$f/x; done; mv /logs /away 2>&1 | grep -o 'Device or resource busy'; ls -A /tests /logs/verifier`)
+	const busy = "Device or resource busy\n"
+	if want := busy + busy + busy + "/logs/verifier:\nx\n\n/tests:\nx\n"; got != want {
+		t.Errorf("the verifier: %q, want %q", got, want)
+	}
+	if got := p.sh("agent", `ls -A /tests /logs/verifier; echo 1 2>/dev/null >/logs/verifier/x || echo no`); got != "/logs/verifier:\n\n/tests:\nno\n" {
+		t.Errorf("the agent: %q", got)
+	}
+}
+
 // Nor does it change anything while the verifier works: attempts without end
 // beside the filling, the tests and the reading.
 func TestBelow_Race(t *testing.T) {
@@ -292,6 +306,11 @@ func TestBelow_Forbidden(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	p.sh("agent", `echo 1 >/tests/test.sh; mkdir -p /tests/a/b; ln -s /etc /tests/a/etc; chmod 0 /tests/a; mv /logs/verifier /logs/moved; ln -s /tmp /logs/verifier; echo kept >/tmp/kept`)
+	// Deeper than descriptors go, and shut at the end.
+	p.sh("agent", `cd /tests && python3 -c '
+import os
+for i in range(1500): os.mkdir("d"); os.chdir("d")
+open("f", "w").close(); os.mkdir("shut", 0)'`)
 	_, err := p.try(session.Command{Domain: "verifier", Argv: []string{"true"}}, "")
 	if code(err) != session.CodeNotRun || !strings.Contains(err.Error(), "agent") {
 		t.Errorf("beside the agent the verifier runs: %v", err)
@@ -310,6 +329,16 @@ func TestBelow_Forbidden(t *testing.T) {
 	}
 	if got := p.sh("verifier", `sh /tests/test.sh; cat /logs/verifier/reward.txt`); got != "1\n" {
 		t.Errorf("%q", got)
+	}
+}
+
+// A folder of the caller's own is not emptied, for which it would have to be.
+func TestBelow_ForbiddenMount(t *testing.T) {
+	dir := bed.TempDir(t)
+	cmd := inContainer(t, `echo mine >`+dir+`/t; fence serve --socket `+filepath.Join(bed.TempDir(t), "s")+` -- apptainer -q exec --bind `+dir+`:/tests $IMG /.fence/fence serve --stdio --domain agent=strict --flag agent:accept=landlock-hide --flag agent:why=x --domain v=strict --flag v:write=/tests --flag v:why=x --private v=/tests </dev/null; cat `+dir+`/t`, "max_user_namespaces=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "fence: /tests is mounted, and cannot be emptied") || !strings.HasSuffix(string(out), "\nmine\n") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
