@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"strings"
@@ -31,7 +32,11 @@ func run(args []string) int {
 	case len(args) > 1 && (args[1] == "leader" || args[1] == "inside"):
 		return cli.Report(os.Stderr, "fence", inSession(args[1:]))
 	case len(args) > 1 && !strings.HasPrefix(args[1], "-"):
-		return cli.Main(commands(), args)
+		code := cli.Main(commands(), args)
+		if args[1] == "env" && code != 0 {
+			fmt.Println("false") // for eval, which is content with nothing
+		}
+		return code
 	}
 	return cli.Main(launcher(), args)
 }

@@ -324,7 +324,9 @@ func (d *domain) try(name string, lows []*domain) error {
 		all.Go(func() {
 			low := l.d
 			if low.started = l.ready(0); !low.started {
-				low.above, low.beside = nil, low.refused(CodeNotRun, l.stderr()).Text
+				why := strings.TrimPrefix(low.refused(CodeNotRun, l.stderr()).Text, "domain "+low.Name+": ")
+				low.above, low.beside = nil, strings.TrimPrefix(why, "not fenced: ")
+				fmt.Fprintf(os.Stderr, "fence: the domain %s stands beside %s, not below it: %s\n", low.Name, d.Name, low.beside)
 			}
 		})
 	}

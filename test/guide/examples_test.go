@@ -173,17 +173,22 @@ s = socket.create_server(("127.0.0.1", 8080))
 open("/tmp/up", "w").close()
 while True: s.accept()[0].send(b"42")' >/dev/null 2>&1 &
 until [ -e /tmp/up ]; do :; done
+site=$HOME/.local/lib/$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')/site-packages
+mkdir -p $site; echo 'print("planted")' >$site/usercustomize.py
 echo 1 >/logs/verifier/reward.txt || echo "exit 0" >/tests/test.sh || exit 3
 `, 0o644)
 	if err := os.Mkdir(p.path("tests"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	p.own("tests")
-	p.write("tests/test.sh", `ls /logs/verifier; python3 -c 'import socket; print(socket.create_connection(("127.0.0.1", 8080)).recv(100).decode())' >/logs/verifier/answer
+	// The agent's home is read by who asks for it, the control, and by nobody else.
+	p.write("tests/test.sh", `home=$(getent passwd $(id -u) | cut -d: -f6)
+echo "$(env -u PYTHONNOUSERSITE HOME=$home python3 -c 'print(1)' | tr '\n' ' ')/ $(python3 -c 'print(2)')"
+ls /logs/verifier; python3 -c 'import socket; print(socket.create_connection(("127.0.0.1", 8080)).recv(100).decode())' >/logs/verifier/answer
 echo 0.5 >/logs/verifier/reward.txt`, 0o644)
 	r := p.submit("graded.sbatch", "img.sif", "solve.sh", "tests")
 	log := p.log("graded-*.log")
-	if r.code != 0 || strings.Count(log, "Read-only file system") != 2 || !strings.Contains(log, "the script ended with 3\n") || strings.Contains(log, "the tests ended") {
+	if r.code != 0 || strings.Count(log, "Read-only file system") != 2 || !strings.Contains(log, "the script ended with 3\n") || strings.Contains(log, "the tests ended") || !strings.Contains(log, "\nplanted 1 / 2\n") {
 		t.Errorf("exit code %d\n%s%s", r.code, r.stderr, log)
 	}
 	if got := p.ok(p.sh("tar xf graded-*.tar && cat verifier/reward.txt verifier/answer")); got.stdout != "0.5\n42\n" {
