@@ -586,7 +586,11 @@ func (b *broker) serve() {
 			fd, _, err := unix.Accept4(b.Channel, unix.SOCK_CLOEXEC)
 			switch err {
 			case nil:
-				b.connect(fd)
+				if _, known := peer(fd); !known {
+					unix.Close(fd)
+				} else {
+					b.connect(fd)
+				}
 			case unix.EINTR, unix.ECONNABORTED:
 			case unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:
 				_, _ = unix.Poll([]unix.PollFd{{Fd: int32(b.Channel), Events: unix.POLLIN}}, 10)
@@ -615,9 +619,9 @@ func (b *broker) serve() {
 }
 
 func (b *broker) connect(fd int) {
-	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	who, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	// What came of the domains came of us. 0 is nobody whom we could see.
-	inside := err != nil || peer.Pid > 0 && (b.Outside || descends(int(peer.Pid)))
+	inside := err != nil || who.Pid > 0 && (b.Outside || descends(int(who.Pid)))
 	c, err := newConn(fd, maxRequest)
 	if err != nil {
 		return

@@ -52,6 +52,10 @@ func connect(path string) (c *conn, err error) {
 			unix.Close(fd)
 			return err
 		}
+		if uid, known := peer(fd); !known && os.Geteuid() != 0 {
+			unix.Close(fd)
+			return strangerError{uid}
+		}
 		c, err = newConn(fd, maxRequest)
 		return err
 	})

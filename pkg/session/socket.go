@@ -30,6 +30,22 @@ func at(path string, f func(unix.Sockaddr) error) error {
 	return f(&unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir, filepath.Base(path))})
 }
 
+// peer is whose the other side of a socket is, and whether that is this user
+// or root: others get nothing from us, nor we from them.
+func peer(fd int) (uid uint32, known bool) {
+	c, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return 0, false
+	}
+	return c.Uid, c.Uid == 0 || int(c.Uid) == os.Geteuid()
+}
+
+type strangerError struct{ uid uint32 }
+
+func (e strangerError) Error() string {
+	return fmt.Sprintf("it is a socket of another user's (uid %d)", e.uid)
+}
+
 // Listen makes the socket at path, for this user only, in place of one that
 // nobody listens on any more. remove takes it away again, if it is still it.
 func Listen(path string) (fd int, remove func(), err error) {
@@ -53,10 +69,13 @@ func Listen(path string) (fd int, remove func(), err error) {
 	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
 		return wrong("", "there is something else, which is not a socket")
 	default:
-		c, err := Dial(path, 0).dial()
+		c, err := connect(path)
 		if err == nil {
 			c.close()
 			return wrong("fence run --socket "+path+" --status says what it is", "another session is there")
+		}
+		if errors.As(err, &strangerError{}) {
+			return wrong("", "%v", err)
 		}
 		if err := unix.Unlink(path); err != nil {
 			return wrong("", "removing what a session left: %v", err)
@@ -132,6 +151,10 @@ func Host(path string, argv []string) (int, error) {
 		for {
 			fd, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
 			if err == nil {
+				if _, known := peer(fd); !known {
+					unix.Close(fd)
+					continue
+				}
 				if err := c.send(request{Connect: true}, fd); err != nil && !errors.Is(err, os.ErrClosed) {
 					fmt.Fprintf(os.Stderr, "fence: a client could not be passed on to the session: %v\n", err)
 				}

@@ -205,6 +205,32 @@ func TestPeers(t *testing.T) {
 	}
 }
 
+// Another user's session is not asked, nor one's own by another user.
+func TestPeers_Users(t *testing.T) {
+	socket, _ := hosted(t, "agent=strict")
+	for _, path := range []string{filepath.Dir(socket), socket} {
+		if err := os.Chmod(path, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	argv := []string{"run", "--socket", socket, "--status"}
+	if out, err := bed.Command(t, bed.Bin(t, "fence"), argv...).CombinedOutput(); err != nil {
+		t.Errorf("control: %v %s", err, out)
+	}
+	cmd := bed.Neighbour(t, bed.Bin(t, "fence"), argv...)
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "it is a socket of another user's (uid ") {
+		t.Errorf("%v %s", cmd.ProcessState, out)
+	}
+	// Who does not look is not heard.
+	out, err := bed.Neighbour(t, "python3", "-c", `import socket, struct
+s = socket.socket(socket.AF_UNIX)
+s.connect("`+socket+`")
+print(s.recv(100))`).CombinedOutput()
+	if err != nil || string(out) != "b''\n" {
+		t.Errorf("%v %s", err, out)
+	}
+}
+
 // On a node without namespaces a command can connect to the socket, which is
 // hidden from it: Landlock stops no connect(2) below ABI 9. It is told by where
 // it comes from, also when its parent has ended.
