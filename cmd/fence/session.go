@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -341,8 +342,12 @@ func serve(c *urfave.Context) error {
 		}
 		defer remove()
 		if !o.Outside { // what a command connects to must not be the session
+			hidden, err := filepath.Abs(socket)
+			if err != nil {
+				return sessionError(err)
+			}
 			for i := range o.Domains {
-				o.Domains[i].Flags = append(o.Domains[i].Flags, "--hide="+socket)
+				o.Domains[i].Flags = append(o.Domains[i].Flags, "--hide="+hidden)
 			}
 		}
 	}

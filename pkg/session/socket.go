@@ -16,6 +16,9 @@ import (
 // at calls f with the address of path. One too long for an address (107
 // bytes) is reached through a descriptor of its folder.
 func at(path string, f func(unix.Sockaddr) error) error {
+	if strings.HasPrefix(path, "@") {
+		path = "./" + path // a file, not a name without one (unix(7), abstract)
+	}
 	if len(path) <= 107 {
 		return f(&unix.SockaddrUnix{Name: path})
 	}
@@ -58,8 +61,15 @@ func Listen(path string) (fd int, remove func(), err error) {
 		return wrong("", "%v", errors.Unwrap(err))
 	}
 	defer dir.Close()
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil && err != unix.ENOSYS && err != unix.EOPNOTSUPP && err != unix.ENOLCK {
-		return wrong("", "locking its folder: %v", err)
+	for until := time.Now().Add(2 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == unix.EWOULDBLOCK && time.Now().After(until) {
+			return wrong(`use a folder of your own: --socket "$(mktemp -d)/s"; lslocks says who it is`, "somebody keeps its folder locked")
+		} else if err == nil || err == unix.ENOSYS || err == unix.EOPNOTSUPP || err == unix.ENOLCK {
+			break
+		} else if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			return wrong("", "locking its folder: %v", err)
+		}
 	}
 	var st unix.Stat_t
 	switch err := unix.Lstat(path, &st); {
@@ -120,9 +130,12 @@ func Host(path string, argv []string) (int, error) {
 		failed.Hint = ""
 		return 0, failed
 	}
-	parent, err := unix.PidfdOpen(os.Getppid(), 0)
-	if err != nil {
-		return 0, os.NewSyscallError("pidfd_open", err)
+	parent, ppid := -1, os.Getppid()
+	if ppid != 0 { // 0 is one outside of our PID namespace, as of a container's first process
+		var err error
+		if parent, err = unix.PidfdOpen(ppid, 0); err != nil {
+			return 0, os.NewSyscallError("pidfd_open", err)
+		}
 	}
 	l, remove, err := Listen(path)
 	if err != nil {
@@ -167,7 +180,9 @@ func Host(path string, argv []string) (int, error) {
 	told := make(chan os.Signal, 4)
 	signal.Notify(told, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	gone := make(chan struct{})
-	go func() { _ = watch(parent); close(gone) }()
+	if parent >= 0 {
+		go func() { _ = watch(parent); close(gone) }()
+	}
 	for {
 		select {
 		case n := <-code:

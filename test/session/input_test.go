@@ -7,11 +7,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"fence/pkg/session"
 	"fence/test/bed"
@@ -228,6 +231,56 @@ s.connect("`+socket+`")
 print(s.recv(100))`).CombinedOutput()
 	if err != nil || string(out) != "b''\n" {
 		t.Errorf("%v %s", err, out)
+	}
+}
+
+// A lock on the socket's folder, which anybody may have who can read it, is
+// waited for a while, and then named.
+func TestListen_Locked(t *testing.T) {
+	dir := bed.TempDir(t)
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	serve := func() *exec.Cmd {
+		return bed.Command(t, bed.Bin(t, "fence"), "serve", "--socket", filepath.Join(dir, "s"), "--", "true")
+	}
+	if out, err := serve().CombinedOutput(); err != nil {
+		t.Errorf("control: %v %s", err, out)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := bed.CommandContext(t, ctx, bed.Bin(t, "fence"), serve().Args[1:]...)
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "somebody keeps its folder locked") {
+		t.Errorf("%v %s", cmd.ProcessState, out)
+	}
+}
+
+// A socket's name is that of a file, wherever it is seen from.
+func TestListen_Names(t *testing.T) {
+	for _, name := range []string{"s", "./s", "@s"} {
+		dir := bed.TempDir(t)
+		cmd := bed.Command(t, "bash", "-c", `fence serve --socket "$1" --domain agent=strict & fence run --socket "$1" --wait 20s -- echo on
+code=$?; test -S "$1" || code=9; kill $!; wait $!; exit $code`, "bash", name)
+		withFence(t, cmd)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != "on\n" {
+			t.Errorf("%s: %v %s", name, err, out)
+		}
+	}
+}
+
+// The first process of a PID namespace has no parent that it sees, and goes
+// without.
+func TestHost_FirstProcess(t *testing.T) {
+	bed.Require(t, "users")
+	cmd := bed.Command(t, "unshare", "-r", "-p", "-f", "--mount-proc", bed.Bin(t, "fence"), "serve", "--socket", filepath.Join(bed.TempDir(t), "s"), "--", "sh", "-c", "exit 7")
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 7 {
+		t.Errorf("%v %s", cmd.ProcessState, out)
 	}
 }
 
