@@ -146,7 +146,7 @@ func killSession(sid int) {
 		found := false
 		_ = unix.Kill(-sid, unix.SIGKILL)
 		for _, s := range processes() {
-			if s.session == sid && s.state != "Z" && s.state != "X" {
+			if s.session == sid && (s.threads > 1 || s.state != "Z" && s.state != "X") { // its first thread may have ended alone
 				found = unix.Kill(s.pid, unix.SIGKILL) == nil || found
 			}
 		}
@@ -158,8 +158,8 @@ func killSession(sid int) {
 }
 
 type process struct {
-	pid, parent, session int
-	state                string
+	pid, parent, session, threads int
+	state                         string
 }
 
 // processes is what /proc shows.
@@ -187,12 +187,13 @@ func processOf(pid int) (p process, ok bool) {
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	text := string(data)
 	f := strings.Fields(text[strings.LastIndexByte(text, ')')+1:]) // the name may hold anything
-	if len(f) < 4 {
+	if len(f) < 18 {
 		return p, false
 	}
 	p = process{pid: pid, state: f[0]}
 	p.parent, _ = strconv.Atoi(f[1])
 	p.session, _ = strconv.Atoi(f[3])
+	p.threads, _ = strconv.Atoi(f[17])
 	return p, true
 }
 
