@@ -58,7 +58,19 @@ func base(name string, open func(dir int, name string) (int, error)) (int, error
 	return fd, wrap(name, err)
 }
 
+// maxDepth bounds the descriptors that a tree takes, one for each folder above.
+const maxDepth = 400
+
+// short is a name that fits into a line.
+func short(name string) string {
+	if len(name) > 200 {
+		return name[:90] + "..." + name[len(name)-90:]
+	}
+	return name
+}
+
 func wrap(name string, err error) error {
+	name = short(name)
 	switch {
 	case err == nil:
 		return nil
@@ -252,6 +264,10 @@ func add(w *tar.Writer, parent int, name, as string) error {
 	if err := unix.Fstatat(parent, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return wrap(as, err)
 	}
+	leave := func(why string) error {
+		fmt.Fprintf(os.Stderr, "fence: %s is left out: %s\n", text.Printable(short(as)), why)
+		return nil
+	}
 	h := &tar.Header{Name: as, Mode: int64(st.Mode & 0o777), ModTime: time.Unix(st.Mtim.Unix()), Format: tar.FormatPAX}
 	fd := -1
 	var err error
@@ -265,6 +281,9 @@ func add(w *tar.Writer, parent int, name, as string) error {
 		h.Typeflag, h.Linkname = tar.TypeSymlink, string(buf[:n])
 		return w.WriteHeader(h)
 	case unix.S_IFDIR:
+		if strings.Count(as, "/") >= maxDepth {
+			return leave("it lies too deep")
+		}
 		fd, err = beneath(parent, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 		h.Typeflag, h.Name = tar.TypeDir, as+"/"
 	case unix.S_IFREG:
@@ -277,8 +296,7 @@ func add(w *tar.Writer, parent int, name, as string) error {
 		}
 		h.Typeflag, h.Size = tar.TypeReg, st.Size
 	default:
-		fmt.Fprintf(os.Stderr, "fence: %s is left out: it is neither a file, nor a folder, nor a link\n", text.Printable(as))
-		return nil
+		return leave("it is neither a file, nor a folder, nor a link")
 	}
 	f := os.NewFile(uintptr(fd), as)
 	if fd >= 0 {

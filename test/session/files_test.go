@@ -104,5 +104,10 @@ func TestPutGet_Commands(t *testing.T) {
 	sh(`fence get --socket $S --dir /no x >x.tar`, 3, "fence: /no: no such file or directory")
 	sh(`fence put --socket $S --dir tmp <x.tar`, 2, `--dir: "tmp" is not an absolute path`)
 	sh(`fence run --socket $S -- mkfifo "$(printf '/tmp/in/\033]0;title\007')" && fence get --socket $S --dir /tmp in >x.tar`, 0, `in/\x1b]0;title\a is left out`)
+	// A tree that is too deep is left out, and keeps nothing else from coming.
+	sh(`fence run --socket $S -- python3 -c '
+import os
+os.makedirs("/tmp/deep/a"); open("/tmp/deep/z", "w").close(); os.chdir("/tmp/deep/a")
+for i in range(5000): os.mkdir("d"); os.chdir("d")' && fence get --socket $S --dir /tmp deep 2>said | tar t | grep -c . && test $(wc -c <said) -lt 400 && cat said`, 0, "401\nfence: deep/a/d/d/")
 	sh(`fence put --socket $S x <x.tar`, 2, `fence put takes flags only: "x"`)
 }
