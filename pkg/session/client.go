@@ -213,9 +213,6 @@ func (cl *Client) Run(ctx context.Context, cmd Command, s Streams) (Exit, error)
 				return Exit{}, os.NewSyscallError("pipe2", err)
 			}
 		}
-		if asked != nil { // fewer turns for what is large; as it is where that is too much
-			_, _ = unix.FcntlInt(uintptr(ends[2]), unix.F_SETPIPE_SZ, 1<<20)
-		}
 		give = []int{ends[0], ends[3], ends[5], ends[2], ends[4]}
 		for _, fd := range []int{ends[1], ends[2], ends[4]} {
 			_ = unix.SetNonblock(fd, true)
