@@ -53,7 +53,6 @@ func Enforce(rs Ruleset) error {
 			return err
 		}
 	}
-	lowers := makeBelow(rs, proc)
 	// Also in the bare form: by its absolute path, so that a folder that is
 	// now covered is not the current one any more (Landlock walks up under a
 	// mask). "/" first: if the second fails, nothing is left open.
@@ -63,6 +62,7 @@ func Enforce(rs Ruleset) error {
 	if err := os.Chdir(rs.Workdir); err != nil {
 		return &os.PathError{Op: "changing to the working folder", Path: rs.Workdir, Err: errors.Unwrap(err)}
 	}
+	lowers := makeBelow(rs, proc) // in that folder, too
 
 	keep, err := capabilitySet(rs.Policy.Capabilities)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 )
 
@@ -198,10 +199,32 @@ func (b *broker) launchAll() error {
 			}
 		}
 	}
+	if err := b.apart(); err != nil {
+		return err
+	}
 	select {
 	case err := <-b.ending:
 		b.end(err)
 	default:
+	}
+	return nil
+}
+
+// apart refuses domains that can signal each other: before ABI 6 Landlock keeps
+// no signals in. Who lies above others may signal them.
+func (b *broker) apart() error {
+	for _, d := range b.domains {
+		var s struct{ Landlock struct{ Scoped uint64 } }
+		_ = json.Unmarshal(d.fence, &s)
+		if d.ownPID || s.Landlock.Scoped&ll.ScopeSignal != 0 {
+			continue
+		}
+		for _, x := range b.domains {
+			if x != d && x.above != d {
+				return &Error{CodeNotRun, fmt.Sprintf("domain %s: this kernel's Landlock cannot keep its signals from the domain %s, and it has no PID namespace of its own", d.Name, x.Name),
+					"one session for each, or a node with Landlock ABI 6 (kernel 6.12)"}
+			}
+		}
 	}
 	return nil
 }
@@ -412,7 +435,7 @@ func (d *domain) refused(exit int, said string) *Error {
 	}
 	for line := range strings.Lines(said) {
 		line = strings.TrimSpace(line)
-		if text, ok := strings.CutPrefix(line, "fence: "); ok && e.Text == "" { // the first is the cause
+		if text, ok := strings.CutPrefix(line, "fence: "); ok && e.Text == "" && !strings.HasPrefix(text, "--hide: ") { // the first is the cause, but for a remark
 			e.Text = "domain " + d.Name + ": " + strings.ReplaceAll(text, ", and the command was not run", "")
 		} else if hint, ok := strings.CutPrefix(line, "hint: "); ok {
 			e.Hint += hint + "\n"

@@ -55,7 +55,7 @@ func Lead() error {
 		l.scoped = true
 		// As its first process we take no signal of a command's that we have no
 		// handler for; the runtime has some, and would end.
-		signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGABRT)
+		signal.Notify(make(chan os.Signal, 1))
 		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 			return os.NewSyscallError("prctl(PR_SET_PDEATHSIG)", err)
 		}

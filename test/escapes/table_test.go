@@ -391,7 +391,7 @@ var rows = []row{
 		vhangup        EPERM | EPERM | EPERM | EPERM ; the same
 		+uname         OK | OK | OK | OK`},
 	{name: "61", what: "exhaust: descriptors, core files, processes, files, /tmp, /dev/shm", with: []string{"in-tmp"}, text: `
-		core         OK any | OK any | OK 0 | OK 0 ; a limit, lowered
+		core         OK any | OK any | OK none | OK none ; a limit, lowered
 		descriptors  OK above 4096 | OK above 4096 | EMFILE below 4096 | EMFILE below 4096
 		!processes   OK 256 | OK 256 | OK 256 | OK 256 ; so many are tried, and the machine stays up
 		!files       OK 4096 | EACCES below 4096 | OK 4096 | OK 4096 ; the same

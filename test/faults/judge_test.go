@@ -149,7 +149,7 @@ func (sc *scene) judgeFacts(f *facts.Facts, wrong func(string, ...any)) {
 	for _, l := range []struct {
 		name string
 		most uint64
-	}{{"nofile", nofile}, {"core", 0}, {"cpu", 600}} {
+	}{{"nofile", nofile}, {"core", 1}, {"cpu", 600}} {
 		if got, ok := f.Limits[l.name]; !ok || got[1] > l.most || got[0] > got[1] {
 			wrong("limit %s is %v, asked for %d", l.name, got, l.most)
 		}

@@ -305,18 +305,19 @@ func (p *place) leader(domain string) int {
 	mark := newMark()
 	run, stop := context.WithCancel(p.t.Context())
 	defer stop()
-	r, w := io.Pipe()
-	go p.Run(run, session.Command{Domain: domain, Argv: []string{"sh", "-c", "echo; exec sleep " + mark}}, session.Streams{Out: w})
-	r.Read(make([]byte, 1))
-	for _, pid := range find(marked(mark)) {
-		for _, l := range leaders {
-			if stat(pid, 1) == strconv.Itoa(l) {
-				return l
+	go p.Run(run, session.Command{Domain: domain, Argv: []string{"sleep", mark}}, session.Streams{})
+	for {
+		for _, pid := range find(marked(mark)) {
+			for _, l := range leaders {
+				if stat(pid, 1) == strconv.Itoa(l) {
+					return l
+				}
 			}
 		}
+		if p.t.Context().Err() != nil {
+			p.t.Fatalf("no leader of %s among %v", domain, leaders)
+		}
 	}
-	p.t.Fatalf("no leader of %s among %v", domain, leaders)
-	return 0
 }
 
 // inside are the broker and the leaders, by their command lines.

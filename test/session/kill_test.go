@@ -256,7 +256,7 @@ func TestLeaderKilled(t *testing.T) {
 	forms(t, func(p *place) {
 		from := func() {}
 		if p.state("agent").PIDNamespace {
-			r, err := p.try(session.Command{Argv: []string{"bash", "-c", "for s in TERM KILL STOP INT HUP QUIT ABRT TSTP; do kill -$s $PPID || exit 9; done; kill -9 -1; echo on"}}, "")
+			r, err := p.try(session.Command{Argv: []string{"bash", "-c", "for s in TERM KILL STOP INT HUP QUIT ABRT TSTP ILL TRAP BUS FPE SEGV STKFLT SYS PIPE USR1 ALRM; do kill -$s $PPID || exit 9; done; kill -9 -1; echo on"}}, "")
 			if err != nil || r.out != "on\n" {
 				p.t.Errorf("its commands end a leader: %v %+v", err, r)
 			}

@@ -299,7 +299,7 @@ static void bounds(void)
 	int n = 0;
 	long fd;
 	long r = SYS(prlimit64, 0, RLIMIT_CORE, NULL, &l);
-	noted("core", r, l.rlim_max ? "any" : "0");
+	noted("core", r, l.rlim_max > 1 ? "any" : "none");
 	processes();
 	/* The folder is there where /tmp is not the command's own. */
 	SYS(mkdirat, AT_FDCWD, arg("in-tmp"), 0700);
