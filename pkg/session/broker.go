@@ -108,7 +108,15 @@ func Serve(o Options) error {
 	if !b.listens { // seen also while the domains start
 		go func() { b.end(hangup(o.Channel)) }()
 	}
-	if err = b.launchAll(); err == nil {
+	launched := make(chan error, 1)
+	go func() { launched <- b.launchAll() }()
+	select {
+	case err = <-launched:
+	case err = <-b.ending: // a launch may wait for what never comes
+		r.endAll()
+		return err
+	}
+	if err == nil {
 		r.keep()
 		go b.serve()
 		err = <-b.ending

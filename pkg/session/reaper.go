@@ -140,6 +140,14 @@ func (r *reaper) sweep() bool {
 	return false
 }
 
+// endAll is sweep for every child, whoever waits for it.
+func (r *reaper) endAll() {
+	r.mu.Lock()
+	r.procs, r.spare = map[int]*proc{}, map[int]bool{}
+	r.mu.Unlock()
+	r.sweep()
+}
+
 // killSession ends every process of a session whose leader is not reaped.
 func killSession(sid int) {
 	for begin := time.Now(); time.Since(begin) < patience; {

@@ -142,6 +142,32 @@ while time.process_time() < 2: pass"`)
 	}
 }
 
+// A caller that goes while a launch waits for what never comes takes it along.
+func TestKilled_Launching(t *testing.T) {
+	dir := bed.TempDir(t)
+	cmd := inContainer(t, `mkfifo `+dir+`/p.toml; fence serve --socket `+dir+`/s -- apptainer -q exec --bind `+dir+`:`+dir+` $IMG /.fence/fence serve --stdio --domain agent=`+dir+`/p.toml & echo $!; wait`)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serve int
+	if _, err := fmt.Fscan(out, &serve); err != nil {
+		t.Fatal(err)
+	}
+	launch := func(pid int) bool {
+		line := cmdline(pid)
+		return len(line) > 2 && line[1] == "--policy" && line[2] == dir+"/p.toml"
+	}
+	for len(find(launch)) == 0 && t.Context().Err() == nil {
+	}
+	_ = unix.Kill(serve, unix.SIGKILL)
+	_ = cmd.Wait()
+	waitGone(t, "a launch", func(pid int) bool { return slices.Contains(cmdline(pid), "agent="+dir+"/p.toml") || launch(pid) })
+}
+
 // Whoever of those that keep the session up is killed: nothing of it is left.
 // newPlace's cleanup waits for the end of each process, and of the runtime's
 // helpers.
