@@ -85,7 +85,7 @@ func makeBelow(rs Ruleset, proc int) []lower {
 }
 
 func (b Below) say(err error) {
-	_, _ = unix.Write(b.Files[2], []byte("fence: a fence below another: "+err.Error()+"\n"))
+	_, _ = unix.Write(b.Files[2], []byte("fence: "+err.Error()+"\n"))
 }
 
 func (b Below) make(rs Ruleset, proc int) (fds []int, err error) {
@@ -204,7 +204,10 @@ func Maker(arg0 string) (give int, shared, ok bool) {
 // joiner to say. Then Hold.
 func HandOver(rs Ruleset, status []byte, give int) error {
 	if rs.Form != Namespace || rs.Supervised() || !rs.Node.Namespaces.OwnPID {
-		return errors.New("a fence below another needs namespaces of its own")
+		return errors.New("it has no namespaces of its own")
+	}
+	if err := rs.Node.Namespaces.IPC; err != nil {
+		return fmt.Errorf("it has no IPC namespace of its own: %w", err)
 	}
 	err := applyMounts(rs.Mounts)
 	if err == nil {
