@@ -66,6 +66,7 @@ type Supervisor struct {
 // File is what stat(2) says of a path. The zero File does not exist.
 type File struct {
 	Exists, Dir, Symlink bool
+	Shut                 bool // a folder that only its owner can enter, who is somebody else
 	UID                  uint32
 }
 
@@ -194,11 +195,13 @@ func private(link, initial string) bool {
 func stat(path string, flags int) (File, error) {
 	var st unix.Statx_t
 	flags |= unix.AT_STATX_DONT_SYNC | unix.AT_NO_AUTOMOUNT
-	if err := unix.Statx(unix.AT_FDCWD, path, flags, unix.STATX_TYPE|unix.STATX_UID, &st); err != nil {
+	if err := unix.Statx(unix.AT_FDCWD, path, flags, unix.STATX_TYPE|unix.STATX_MODE|unix.STATX_UID, &st); err != nil {
 		return File{}, err
 	}
 	kind := st.Mode & unix.S_IFMT
-	return File{Exists: true, Dir: kind == unix.S_IFDIR, Symlink: kind == unix.S_IFLNK, UID: st.Uid}, nil
+	// With an access list the group's bits stand for the most that it gives.
+	shut := kind == unix.S_IFDIR && st.Mode&0o011 == 0 && int(st.Uid) != os.Geteuid() && os.Geteuid() != 0
+	return File{Exists: true, Dir: kind == unix.S_IFDIR, Symlink: kind == unix.S_IFLNK, Shut: shut, UID: st.Uid}, nil
 }
 
 func readDir(path string) ([]string, error) {

@@ -225,6 +225,11 @@ func (r *resolver) hide() {
 		if !f.Exists || n.masked(h.Path) || above(h.Path) {
 			continue
 		}
+		// Others' sockets, which permissions close: to hide them by Landlock
+		// alone would keep the command from making anything beside them.
+		if r.rs.Form == Bare && h.Set == policy.SetSockets && f.Shut {
+			continue
+		}
 		switch {
 		case slices.Contains(r.private, h.Path):
 			continue // the command gets one of its own

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 
 	"fence/pkg/host"
@@ -82,6 +84,44 @@ func debianNode(t *testing.T) Node {
 		Env: []string{"HOME=/home/ada", "PATH=/usr/bin", "LC_ALL=C", "SHELL=/bin/sh", "GITHUB_TOKEN=x", "XDG_RUNTIME_DIR=/run/user/1000",
 			"SSH_AUTH_SOCK=/tmp/ssh-Xy/agent.1"},
 	})
+}
+
+// Another user's tmux does not take /tmp from a bare fence that may have it;
+// one's own does, and so does what permissions do not close.
+func TestResolve_OthersSockets(t *testing.T) {
+	for _, tc := range []struct {
+		file File
+		want bool // /tmp as a whole
+	}{
+		{File{Exists: true, Dir: true, UID: 0, Shut: true}, true},
+		{File{Exists: true, Dir: true, UID: 0}, false},
+		{File{Exists: true, Dir: true, UID: 1000}, false},
+	} {
+		n := parseTree(bareDebian, "/tmp/tmux-0/").on(Node{
+			Landlock: kernel(9), Mounts: recorded(t, "bare-debian.txt"), UID: 1000, Home: "/home/ada", Arch: "amd64", Workdir: "/",
+			Namespaces: Namespaces{User: unix.ENOSPC, Mount: ErrNotTried, IPC: ErrNotTried, Net: ErrNotTried},
+		})
+		stat, list := n.Stat, n.ReadDir
+		n.Stat = func(p string) File {
+			if p == "/tmp/tmux-0" {
+				return tc.file
+			}
+			return stat(p)
+		}
+		n.ReadDir = func(p string) []string {
+			if p == "/tmp" {
+				return []string{"tmux-0"}
+			}
+			return list(p)
+		}
+		rs, err := Resolve(builtin(t, "strict", accept("landlock-hide", "sockets", "host-tmp")), n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.ContainsFunc(rs.Paths, func(p PathRule) bool { return p.Path == "/tmp" && p.Rights&ll.AccessFSMakeReg != 0 }); got != tc.want {
+			t.Errorf("%+v: /tmp can be written as a whole: %v", tc.file, got)
+		}
+	}
 }
 
 func siteNode(t *testing.T) Node {
