@@ -18,6 +18,7 @@ import (
 	"fence/pkg/cli"
 	"fence/pkg/host"
 	"fence/pkg/policy"
+	"fence/pkg/relay"
 	"fence/pkg/sandbox"
 	"fence/pkg/seccomp"
 	"fence/pkg/status"
@@ -192,6 +193,9 @@ func named(name, from string) (policy.Policy, error) {
 		}
 		return policy.Policy{}, cli.Usagef(hint, "%s: %q is not a built-in policy", from, name)
 	}
+	if strings.Contains(name, "/") {
+		hint = ""
+	}
 	data, err := os.ReadFile(name)
 	if err != nil {
 		if container, _ := host.Container(); container != "" {
@@ -312,7 +316,7 @@ func start(o options, argv []string) error {
 // become puts the fence in force and starts the command in it.
 func become(rs sandbox.Ruleset, o options, line []byte, argv []string) error {
 	if err := sandbox.Enforce(rs); err != nil {
-		return notFenced(err, "fence check says what this node can enforce")
+		return notEnforced(err)
 	}
 	if o.statusFD >= 0 {
 		if err := writeAll(o.statusFD, append(line, '\n')); err != nil {
@@ -380,6 +384,14 @@ func resolve(p policy.Policy, o options, ns sandbox.Namespaces) (sandbox.Ruleset
 
 func notFenced(err error, hint string) error {
 	return &cli.Error{Code: cli.NotFenced, Err: fmt.Errorf("not fenced, and the command was not run: %w", err), Hint: hint}
+}
+
+// notEnforced is notFenced with what to do where the node, or the proxy, is not ready.
+func notEnforced(err error) error {
+	if errors.Is(err, relay.ErrNone) {
+		return notFenced(err, "start the proxy first; in a container bind its socket: --bind SOCKET:/.fence/proxy.sock, or name it: --net proxy=SOCKET")
+	}
+	return notFenced(err, "fence check says what this node can enforce")
 }
 
 // cannotRun turns what exec said into a shell's exit code. moved may be why a

@@ -29,7 +29,7 @@ func supervisor(p policy.Policy) *supervise.Launch {
 func stay(l supervise.Launch) error {
 	code, err := l.Run()
 	if err != nil {
-		return notFenced(err, "fence check says what this node can enforce")
+		return notEnforced(err)
 	}
 	return cli.Exit(code)
 }

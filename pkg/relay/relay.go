@@ -34,9 +34,14 @@ func Start(l, dir int, name string) error {
 	return start([]uintptr{uintptr(l), uintptr(dir), uintptr(pidfd)}, "relay", name)
 }
 
+// ErrNone says that there is no such socket, or none yet.
+var ErrNone = errors.New("there is no such socket")
+
 // Open finds the folder of a Unix socket (O_PATH) and its name there.
 func Open(socket string) (dir int, name string, err error) {
-	if dir, err = unix.Open(path.Dir(socket), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+	if dir, err = unix.Open(path.Dir(socket), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == unix.ENOENT {
+		return -1, "", ErrNone
+	} else if err != nil {
 		return -1, "", err
 	}
 	name = path.Base(socket)
@@ -55,6 +60,9 @@ func find(dir int, name string) (int, error) {
 	fd, err := unix.Openat2(dir, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH})
 	if err == unix.ELOOP {
 		return -1, errors.New("it is a link: name the socket itself")
+	}
+	if err == unix.ENOENT {
+		return -1, ErrNone
 	}
 	if err != nil {
 		return -1, err

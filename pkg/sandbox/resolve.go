@@ -506,7 +506,7 @@ func (r *resolver) paths() {
 		case withinAny(o.Path, protected) && o.Access != policy.AccessRead:
 			r.refuse(Problem{What: o.Path + " holds code that runs before the fence the next time; no policy can open it for writing (" + o.From + ")", Do: "choose another folder"})
 		case !r.rs.Node.Stat(o.Path).Exists:
-			r.refuse(Problem{What: o.Path + " is opened by the policy and does not exist (" + o.From + ")", Do: "mount it into the container (apptainer exec --bind), or take the entry out"})
+			r.refuse(Problem{What: o.Path + " is opened by the policy and does not exist (" + o.From + ")", Do: r.bring()})
 		case o.Access == policy.AccessWrite:
 			r.spread(r.at(o.Path), rightsRead|rightsChange|ll.AccessFSResolveUnix)
 		default:
@@ -571,6 +571,14 @@ func (r *resolver) ledAway(p string, change bool) bool {
 	return real != p && (r.goneAny(real, slices.Concat(r.hiddenPaths(), r.private, []string{"/dev"})) || change && withinAny(real, protected))
 }
 
+// bring says what to do about a path that the policy names and that is not here.
+func (r *resolver) bring() string {
+	if r.rs.Node.Container == "" {
+		return "make it, or take the entry out"
+	}
+	return "mount it into the container (apptainer exec --bind), or take the entry out"
+}
+
 // entries are the paths that a read or write list stands for.
 func (r *resolver) entries(list []string) []string {
 	var out []string
@@ -586,7 +594,7 @@ func (r *resolver) entries(list []string) []string {
 			}
 		default:
 			if f := r.rs.Node.Stat(e); !f.Exists {
-				r.refuse(Problem{What: e + " is named by the policy and does not exist", Do: "mount it into the container (apptainer exec --bind), or take the entry out"})
+				r.refuse(Problem{What: e + " is named by the policy and does not exist", Do: r.bring()})
 				continue
 			}
 			by := ""

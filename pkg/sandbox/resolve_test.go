@@ -267,6 +267,7 @@ func TestResolve(t *testing.T) {
 		{"open-file", debianNode(t), strict(open("read", "/project/team/data"))},
 		{"open-tmp", debianNode(t), strict(open("write", "/tmp"))},
 		{"open-missing", envNode(t), strict(open("read", "/wheels"), func(p *policy.Policy) { p.Filesystem.Read = append(p.Filesystem.Read[:1:1], "/gone") })},
+		{"open-missing-bare", debianNode(t), strict(open("read", "/wheels"))},
 		{"open-protected", envNode(t), strict(open("write", "/.singularity.d/env"), open("read", "/.fence"))},
 		{"open-device", with(debianNode(t), files(bareDebian, "/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-caps/nvidia-cap1", "/dev/kfd", "/dev/sda")), builtin(t, "model-server")},
 		{"open-device-bare", with(envNode(t), refused, files(image, "/dev/shm/ 2001\n/.fence/fence", "/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1", "/dev/sda")), builtin(t, "model-server")},
