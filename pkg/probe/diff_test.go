@@ -138,6 +138,14 @@ func TestDiff_Answer(t *testing.T) {
 		says   string
 	}{
 		{name: "as it should be", change: func(h, b, a *Report) {}, want: Yes, row: "Shared", words: "visible visible not mounted"},
+		{name: "only the node itself to connect to", change: func(h, b, a *Report) {
+			for _, r := range []*Report{h, b, a} {
+				drop(r, "net.tcp.canary")
+				drop(r, "net.mptcp")
+				set(r, "net.tcp.cluster["+r.Subject.Hostname+":6818]", Reachable)
+			}
+			set(a, "net.tcp.cluster["+a.Subject.Hostname+":6818]", Denied, "seccomp_errno", "EPERM")
+		}, want: CannotTell, row: "TCP", words: "could not tell could not tell denied"},
 		{name: "without a host report", change: func(h, b, a *Report) {}, noHost: true, want: Yes, row: "TCP", words: " open denied"},
 		{name: "the site's mount is still there", change: func(h, b, a *Report) { set(a, "fs.shared.list[/proj]", Reachable) }, want: No, row: "Shared", words: "visible visible visible"},
 		{name: "hidden by Landlock alone", change: func(h, b, a *Report) {

@@ -23,6 +23,7 @@ type Cell struct {
 	Word    string `json:"word"`
 	Why     string `json:"why,omitempty"`
 	RestsOn []Key  `json:"rests_on"`
+	made    []Key  // those of RestsOn that this report made: AFTER may need none where its lists have no such target
 	state   state
 	listed  bool // shut, and shown so by the kernel's list of mounts
 	works   bool // no target was given, but such sockets work
@@ -86,7 +87,11 @@ var rowRules = []rowRule{
 func (v views) rows() []Row {
 	var rows []Row
 	for _, rule := range rowRules {
-		read := func(r *view) Cell { return v.doorCell(rule, r) }
+		read := func(r *view) Cell {
+			c := v.doorCell(rule, r)
+			c.made = slices.DeleteFunc(slices.Clone(c.RestsOn), func(k Key) bool { return !r.made(k) })
+			return c
+		}
 		if rule.ids == nil {
 			read = filterCell
 		}
@@ -150,8 +155,8 @@ func (v views) doorCell(rule rowRule, r *view) Cell {
 	by := map[state][]Key{}
 	for _, k := range keys {
 		s := v.state(r, k)
-		if rule.control != "" && k.Target == "" && s == open && r != v.after {
-			continue // to a listener of its own, which is no outside host
+		if rule.control != "" && (k.Target == "" || r.itself(k.Target)) && s == open && r != v.after {
+			continue // to a listener of its own, or of the node's, which is no outside host
 		}
 		if r.seen(k) == nil && r == v.after && v.gone(k) {
 			s = shut
@@ -273,7 +278,8 @@ func (v views) tried(ids []string, r *view) []Key {
 
 // filterCell reads the system-call filter off the process's own status.
 func filterCell(r *view) Cell {
-	c := Cell{Word: "none", RestsOn: []Key{{ID: "ctl.seccomp"}}, state: shut}
+	filter := []Key{{ID: "ctl.seccomp"}}
+	c := Cell{Word: "none", RestsOn: filter, made: filter, state: shut}
 	if r.rep.Controls.Seccomp.Mode > 0 {
 		c.Word, c.state = "active", open
 	}

@@ -36,7 +36,11 @@ func (c Comparison) Table(w io.Writer, columns int) error {
 		p.section(s)
 	}
 	p.line("")
-	p.para("", c.tally())
+	head, kinds := c.tally()
+	p.para("", head)
+	for _, k := range kinds {
+		p.para("  - ", k)
+	}
 	for _, n := range c.Notes {
 		p.para("note: ", n)
 	}
@@ -121,8 +125,8 @@ func (p *page) rows(c Comparison) {
 	t.row(grid[0])
 	for i, r := range c.Rows {
 		t.row(grid[i+1])
-		if keys := r.restsOn(); len(keys) > 0 {
-			p.para("    ", strings.Join(bundle(keys, 2), ", "))
+		for _, s := range r.rests(names, 2) {
+			p.para("    "+s.said, strings.Join(s.names, ", "))
 		}
 		for i, cell := range r.cells() {
 			if cell.Why != "" {
@@ -153,6 +157,29 @@ func (r Row) restsOn() []Key {
 		}
 	}
 	return keys
+}
+
+// rests says which attempts of its own report each cell of a row rests on. Cells that rest on the same
+// are told together, and without their names if all do.
+func (r Row) rests(names []string, most int) (out []saying) {
+	var cells [][]Key
+	for i, c := range r.cells() {
+		switch j := slices.IndexFunc(cells, func(keys []Key) bool { return slices.Equal(keys, c.made) }); {
+		case len(c.made) == 0:
+		case j >= 0:
+			out[j].said += ", " + names[i]
+		default:
+			cells = append(cells, c.made)
+			out = append(out, saying{bundle(c.made, most), names[i]})
+		}
+	}
+	for i := range out {
+		out[i].said += ": "
+		if out[i].said == strings.Join(names, ", ")+": " {
+			out[i].said = ""
+		}
+	}
+	return out
 }
 
 // section is a heading and the changes below it.
@@ -201,7 +228,7 @@ func (c Comparison) sections() []section {
 		{"Open before, not tried behind the fence", pick(func(ch Change) bool {
 			return ch.Kind == OnlyBefore && ch.was == open && ch.Note == ""
 		}), func(ch Change) string { return ch.Severity }, true, true},
-		{"Still open", pick(func(ch Change) bool { return !ch.Function && ch.Open && ch.Kind != Opened }),
+		{"Open behind the fence", pick(func(ch Change) bool { return !ch.Function && ch.Open && ch.Kind != Opened }),
 			func(ch Change) string { return ch.Severity }, true, true},
 	}
 }
@@ -261,17 +288,68 @@ func (p *page) section(s section) {
 	p.grid("  ", limits, grid)
 }
 
-// tally counts what the sections do not list.
-func (c Comparison) tally() string {
-	var words []string
+// tally counts the attempts by kind, and says where each count is told.
+func (c Comparison) tally() (head string, kinds []string) {
+	listed := map[Key]bool{}
+	for _, s := range c.sections() {
+		for _, ch := range s.changes {
+			listed[ch.Key] = true
+		}
+	}
+	inRow := map[Key]bool{}
+	for _, r := range c.Rows {
+		for _, k := range r.restsOn() {
+			inRow[k] = true
+		}
+	}
+	where := map[Kind]map[string]int{}
+	for _, ch := range c.Changes {
+		w := ch.unlisted()
+		if listed[ch.Key] {
+			w = places[0]
+		} else if inRow[ch.Key] {
+			w = places[1]
+		}
+		if where[ch.Kind] == nil {
+			where[ch.Kind] = map[string]int{}
+		}
+		where[ch.Kind][w]++
+	}
 	for _, k := range Kinds {
+		var words []string
+		for _, w := range places {
+			if n := where[k][w]; n > 0 {
+				words = append(words, fmt.Sprintf("%d %s", n, w))
+			}
+		}
 		if n := c.Counts[k]; n > 0 {
-			words = append(words, fmt.Sprintf("%d %s", n, strings.ReplaceAll(string(k), "_", " ")))
+			kinds = append(kinds, fmt.Sprintf("%d %s: %s", n, strings.ReplaceAll(string(k), "_", " "), strings.Join(words, ", ")))
 		}
 	}
 	attempts := "attempts"
 	if len(c.Changes) == 1 {
 		attempts = "attempt"
 	}
-	return fmt.Sprintf("%d %s: %s", len(c.Changes), attempts, strings.Join(words, ", "))
+	return fmt.Sprintf("%d %s (`probe list` says what each is)", len(c.Changes), attempts), kinds
+}
+
+// places are where an attempt is told, or why no list has it.
+var places = []string{
+	"listed", "in the five rows",
+	"that must work", "that neither report was asked to try", "shut behind the fence", "not open before", "in no list",
+}
+
+// unlisted says why no list has the change.
+func (ch Change) unlisted() string {
+	switch {
+	case ch.Function && ch.Open:
+		return places[2]
+	case ch.idle():
+		return places[3]
+	case ch.Kind != StillClosed && ch.is == shut:
+		return places[4]
+	case ch.Kind == OnlyBefore && ch.was != open:
+		return places[5]
+	}
+	return places[6]
 }

@@ -100,6 +100,20 @@ func (v *view) seen(k Key) *Seen {
 	return &Seen{f.Outcome, f.Mechanism, f.Errno, f.Syscall, f.Evidence}
 }
 
+// made says whether the attempt k was made.
+func (v *view) made(k Key) bool {
+	s := v.seen(k)
+	return s != nil && s.Outcome != Skipped
+}
+
+// itself says whether target, HOST:PORT, is the report's own node.
+func (v *view) itself(target string) bool {
+	host, _, _ := strings.Cut(target, ":")
+	host, _, _ = strings.Cut(host, ".")
+	own, _, _ := strings.Cut(v.rep.Subject.Hostname, ".")
+	return host != "" && host == own
+}
+
 // views are the reports of one comparison; host may be nil.
 type views struct{ host, before, after *view }
 

@@ -40,7 +40,10 @@ func (c Comparison) Markdown(w io.Writer) error {
 		p.mdSection(s)
 	}
 	p.line("")
-	p.line("%s.", c.tally())
+	head, kinds := c.tally()
+	p.line("%s:", head)
+	p.line("")
+	p.bullets(kinds)
 	if len(c.Notes) > 0 {
 		p.line("")
 		p.bullets(c.Notes)
@@ -54,7 +57,9 @@ func (c Comparison) Markdown(w io.Writer) error {
 
 func (p *page) mdRows(c Comparison) {
 	head, line := "| Probe |", "|---|"
+	var names []string
 	for _, r := range c.origins() {
+		names = append(names, r.role)
 		head += " " + r.role + " |"
 		line += "---|"
 	}
@@ -71,15 +76,17 @@ func (p *page) mdRows(c Comparison) {
 	p.line("What each line rests on:")
 	p.line("")
 	for _, r := range c.Rows {
-		var ids []string
-		for _, b := range bundle(r.restsOn(), 4) {
-			ids = append(ids, code(b))
+		var on []string
+		for _, e := range r.rests(names, 4) {
+			for i := range e.names {
+				e.names[i] = code(e.names[i])
+			}
+			on = append(on, e.said+strings.Join(e.names, ", "))
 		}
-		s := fmt.Sprintf("- %s: %s", r.Name, nonEmpty(strings.Join(ids, ", "), "nothing"))
-		names := c.origins()
+		s := fmt.Sprintf("- %s: %s", r.Name, nonEmpty(strings.Join(on, "; "), "nothing"))
 		for i, cell := range r.cells() {
 			if cell.Why != "" {
-				s += "; " + names[i].role + " " + md(cell.text())
+				s += "; " + names[i] + " " + md(cell.text())
 			}
 		}
 		if r.Note != "" {
