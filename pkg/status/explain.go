@@ -97,10 +97,14 @@ func Explain(rs sandbox.Ruleset, w io.Writer) error {
 		row("hidden", "nothing that the policy hides exists here")
 	}
 	for i, p := range rs.Paths {
-		row(first(i, "paths"), "%s %s", short(p.Rights), p.Path)
+		row(first(i, "paths"), "%s %s%s", short(p.Rights), p.Path, under(rs.Mounts, p.Path))
 	}
+	row("", "(r read, w change, x run, t the device's own requests, all for what is below too; a mount named behind a path has the last word)")
 	for i, m := range rs.Mounts {
 		row(first(i, "mounts"), "%s: %s", m.Kind, m.Path)
+	}
+	if len(rs.Mounts) > 0 {
+		row("", "(masked: empty in its place; shown: as before, within such; private: empty, its own; pinned: read-only and not to be renamed; held: not to be renamed)")
 	}
 	for i, l := range rs.Policy.Limits {
 		row(first(i, "limits"), "%s", l)
@@ -118,8 +122,9 @@ func Explain(rs sandbox.Ruleset, w io.Writer) error {
 		row(first(i, "lost"), "%s", l)
 	}
 	for i, leg := range Trifecta(rs) {
-		row(first(i, "trifecta"), "%s: %s (%s)", leg.Name, leg.Open, leg.Why)
+		row(first(i, "risk"), "%s: %s (%s)", leg.Name, leg.Open, leg.Why)
 	}
+	row("", "(with all three, a command can be talked into giving away what it sees)")
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -127,6 +132,20 @@ func Explain(rs sandbox.Ruleset, w io.Writer) error {
 func first(i int, name string) string {
 	if i == 0 {
 		return name
+	}
+	return ""
+}
+
+// under says which mount has the last word on a path. A root that Landlock
+// grants entry by entry is granted with what the mounts close in it.
+func under(mounts []sandbox.MountOp, path string) string {
+	for _, m := range slices.Backward(mounts) {
+		switch m.Kind {
+		case sandbox.MountMaskDir, sandbox.MountMaskFile, sandbox.MountReadOnly, sandbox.MountPin:
+			if m.Path == path {
+				return " (" + m.Kind.String() + ")"
+			}
+		}
 	}
 	return ""
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
+
 	"fence/pkg/policy"
 	"fence/pkg/sandbox"
 	"fence/policies"
@@ -68,6 +70,8 @@ func TestExplain_SaysWhatIsSilent(t *testing.T) {
 		rs.Policy.Filesystem.Hide = append(slices.Clone(rs.Policy.Filesystem.Hide), "/mistyped", "/answers")
 		rs.Node.Stat = func(p string) sandbox.File { return sandbox.File{Exists: p == "/answers"} }
 		rs.Hidden = []sandbox.Hidden{{Path: "/answers", How: "masked"}}
+		rs.Paths = []sandbox.PathRule{{Path: "/srv", Rights: ll.AccessFSReadFile}, {Path: "/answers", Rights: ll.AccessFSWriteFile}, {Path: "/.fence", Rights: ll.AccessFSWriteFile}}
+		rs.Mounts = []sandbox.MountOp{{Kind: sandbox.MountMaskDir, Path: "/answers"}, {Kind: sandbox.MountPin, Path: "/.fence"}}
 		rs.Workdir, rs.Node.Workdir = "/", "/home/ada/task"
 		rs.Policy.Open = []policy.Open{{Syscall: "ptrace", Why: "gdb tasks"}, {Syscall: "getpid", Why: "no warning"}}
 	})
@@ -77,6 +81,8 @@ func TestExplain_SaysWhatIsSilent(t *testing.T) {
 	}
 	for _, want := range []string{
 		"\nhidden       /answers (named, masked)\n             /mistyped (named, absent)\n",
+		"\npaths        r--- /srv\n             -w-- /answers (masked)\n             -w-- /.fence (pinned)\n             (r read, w change, ",
+		"\nmounts       masked: /answers\n             pinned: /.fence\n             (masked: empty in its place; ",
 		"\nopened       syscall ptrace: gdb tasks\n               with it, only Landlock keeps it from processes outside\n             syscall getpid: no warning\n",
 		"\nlost         the working folder is /: /home/ada/task is out of the command's reach\n",
 	} {

@@ -190,7 +190,7 @@ func TestDemo(t *testing.T) {
 		t.Errorf("it says to type %q", typed)
 	}
 	script := "set -e\n" + strings.Join(typed, "\n") + " -c 'echo a shell'\n"
-	if r := p.sh(script); r.code != 0 || !strings.HasSuffix(r.stdout, "a shell\n") || !strings.Contains(r.stdout, "trifecta") {
+	if r := p.sh(script); r.code != 0 || !strings.HasSuffix(r.stdout, "a shell\n") || !strings.Contains(r.stdout, "\nrisk ") {
 		t.Errorf("exit code %d\n%s\n%s%s", r.code, script, r.stdout, r.stderr)
 	}
 }
