@@ -302,6 +302,9 @@ func (c *Child) HandOver(listener int) (Session, error) {
 		return Session{}, fmt.Errorf("hearing from the supervisor: %w", err)
 	}
 	if r.Err != "" {
+		if said, ok := strings.CutSuffix(r.Err, relay.ErrNone.Error()); ok { // which is text by now
+			return Session{}, fmt.Errorf("%s%w", said, relay.ErrNone)
+		}
 		return Session{}, errors.New(r.Err)
 	}
 	return r.Session, nil

@@ -300,7 +300,7 @@ except Exception as e:
 		})
 	}
 	for says, flags := range map[string]string{
-		"no such file":       `--net proxy=` + filepath.Dir(socket) + `/none --why w`,
+		"there is no such socket\nhint: start the proxy first": `--net proxy=` + filepath.Dir(socket) + `/none --why w`,
 		"it is not a socket": `--net proxy=/etc/passwd --why w`,
 	} {
 		if r := p.on([]string{"max_net_namespaces=0"}, `fence `+flags+` -- echo ran`); r.code != 125 || r.stdout != "" || !strings.Contains(r.stderr, says) {
