@@ -144,7 +144,7 @@ except ChildProcessError:
 		}
 	}
 	for says, flags := range map[string]string{
-		"no such file":       `--net proxy=` + socket + `.none --why w`,
+		"there is no such socket\nhint: start the proxy first": `--net proxy=` + socket + `.none --why w`,
 		"it is not a socket": `--net proxy=/etc/passwd --why w`,
 	} {
 		if r := p.sh(`fence ` + flags + ` -- echo ran`); r.code != 125 || r.stdout != "" || !strings.Contains(r.stderr, says) {
