@@ -357,7 +357,6 @@ func (d *domain) try(name string, lows []*domain) error {
 			if low.started = l.ready(0); !low.started {
 				why := strings.TrimPrefix(low.refused(CodeNotRun, l.stderr()).Text, "domain "+low.Name+": ")
 				low.above, low.beside = nil, strings.TrimPrefix(why, "not fenced: ")
-				fmt.Fprintf(os.Stderr, "fence: the domain %s stands beside %s, not below it: %s\n", low.Name, d.Name, low.beside)
 			}
 		})
 	}
@@ -369,6 +368,11 @@ func (d *domain) try(name string, lows []*domain) error {
 	}
 	all.Wait()
 	if d.started {
+		for _, low := range lows {
+			if low.beside != "" {
+				fmt.Fprintf(os.Stderr, "fence: the domain %s stands beside %s, not below it: %s\n", low.Name, d.Name, low.beside)
+			}
+		}
 		return nil
 	}
 	code := CodeNotRun

@@ -82,7 +82,6 @@ func TestNode_Core(t *testing.T) {
 // Standard descriptors that are no file, pipe or terminal of the session.
 func TestNode_Descriptors(t *testing.T) {
 	p := newPlace(t)
-	bed.Require(t, "workloads")
 	p.image("workloads")
 	p.write("fds.py", `
 import os, pty, socket, subprocess, sys

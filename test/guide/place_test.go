@@ -76,6 +76,9 @@ func (p place) read(name string) string {
 // image makes img.sif another of the bed's images.
 func (p place) image(name string) {
 	p.t.Helper()
+	if name == "workloads" { // not of the bed's default parts
+		bed.Require(p.t, name)
+	}
 	os.Remove(p.path("img.sif"))
 	if err := os.Symlink(bed.Image(name), p.path("img.sif")); err != nil {
 		p.t.Fatal(err)

@@ -37,7 +37,6 @@ func TestReadme_Commands(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := place{t, p.dir}
 			if strings.Contains(block, "pip install") || strings.Contains(block, "python3 -m") {
-				bed.Require(t, "workloads")
 				p.image("workloads")
 				defer p.image("debian")
 			}
