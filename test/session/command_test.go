@@ -206,8 +206,15 @@ func TestSignals(t *testing.T) {
 		r, w := io.Pipe()
 		done := make(chan session.Exit)
 		go func() {
-			exit, err := p.Run(p.t.Context(), session.Command{Domain: "agent", Argv: []string{"bash", "-c",
-				`trap 'wait; wait; echo parent; exit 9' USR1; (trap 'echo child; exit' USR1; echo ready; sleep $1 & wait) & wait`, "bash", p.mark}},
+			exit, err := p.Run(p.t.Context(), session.Command{Domain: "agent", Argv: []string{"python3", "-c", `
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+child = os.fork()
+if not child: print("ready", flush=True)
+signal.sigwait([signal.SIGUSR1])
+if child: os.wait()
+print("parent" if child else "child", flush=True)
+os._exit(9)`, p.mark}},
 				session.Streams{Out: w, Signals: signals})
 			if err != nil {
 				p.t.Error(err)

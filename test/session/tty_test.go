@@ -74,6 +74,15 @@ func (p *place) terminal(size session.Size, env []string, argv ...string) (s *sc
 	return s, sizes, done
 }
 
+// untilResized waits to hear of another size, and says it. A signal that comes
+// before it waits stays.
+const untilResized = `python3 -c '
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
+print("rea" "dy", flush=True)
+signal.sigwait([signal.SIGWINCH])
+print(*os.get_terminal_size())'` + "\n"
+
 const prompt = `\[([0-9]+)\]> $`
 
 func TestTTY(t *testing.T) {
@@ -92,12 +101,7 @@ func TestTTY(t *testing.T) {
 			}
 		}
 		// The size follows, and programs are told.
-		s.typed(`python3 -c '
-import os, signal
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
-print("rea" "dy", flush=True)
-signal.sigwait([signal.SIGWINCH])
-print(*os.get_terminal_size())'`+"\n", "ready\r\n")
+		s.typed(untilResized, "ready\r\n")
 		sizes <- session.Size{Rows: 20, Cols: 70}
 		if got := s.until(prompt); !strings.Contains(got, "70 20\n") {
 			p.t.Errorf("after the resize: %q", got)
@@ -228,11 +232,11 @@ func TestTTY_OfThePerson(t *testing.T) {
 		if got := s.typed("stty size\n", prompt); !strings.Contains(got, " 90\n") {
 			t.Errorf("the size: %q", got)
 		}
-		s.typed("(trap 'stty size; exit' WINCH; echo rea''dy; sleep 1000 & wait); pkill sleep\n", "ready\r\n")
+		s.typed(untilResized, "ready\r\n")
 		if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 41, Col: 72}); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.until(prompt); !strings.Contains(got, "41 72\n") {
+		if got := s.until(prompt); !strings.Contains(got, "72 41\n") {
 			t.Errorf("after the resize: %q", got)
 		}
 		want := 5
