@@ -286,8 +286,10 @@ until curl -sf http://localhost:$port/api/contents | grep -o 'a.ipynb' | head -1
 		Run: `mkdir d; mount -t tmpfs x d; umount d; chroot / echo in`, Want: "in\n", Denied: `permission denied`},
 	{Name: "bwrap", About: "bwrap, and so flatpak: a container in the container",
 		Run: `bwrap --ro-bind / / echo inside`, Want: "inside\n", Denied: `new namespace`},
-	{Name: "podman", About: "podman: build an image", As: Root, // as the user it wants subordinate ids
-		Run: `printf 'FROM scratch\nCOPY text /\nENV made=inside\n' >Dockerfile; echo x >text; p() { podman --log-level error --storage-driver vfs "$@"; }
+	// As the user it wants subordinate ids. Without XDG_RUNTIME_DIR it makes /run/user, which the
+	// bare form could not hide from the workloads that start after it.
+	{Name: "podman", About: "podman: build an image", As: Root,
+		Run: `export XDG_RUNTIME_DIR=$PWD; printf 'FROM scratch\nCOPY text /\nENV made=inside\n' >Dockerfile; echo x >text; p() { podman --log-level error --storage-driver vfs "$@"; }
 id=$(p build -q .); p inspect -f '{{.Os}} {{.Config.Env}}' $id | grep -o 'made=inside'`,
 		Want: "made=inside\n", Denied: `cannot clone: Operation not permitted`},
 	{Name: "unshare", About: "unshare", Run: `unshare -U id -u`, Want: "65534\n", Denied: `unshare failed: Operation not permitted`},

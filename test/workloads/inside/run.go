@@ -60,6 +60,10 @@ func run(arm string, names []string, out io.Writer) error {
 	}
 	close(next)
 	wg.Wait()
+	// The bare form refuses to start where there is one: another workload may meet it, or may not.
+	if _, err := os.Lstat("/run/user"); err == nil {
+		failed = errors.Join(failed, errors.New("a workload made /run/user"))
+	}
 	return failed
 }
 
