@@ -37,6 +37,14 @@ var layer = map[string]int{
 	"fence/pkg/probe":                2,
 	"fence/pkg/session":              2,
 	"fence/pkg/status":               3,
+	"fence/pkg/task":                 0,
+	"fence/pkg/tree":                 1,
+	"fence/pkg/base":                 1,
+	"fence/pkg/sif":                  1,
+	"fence/pkg/fetch":                1,
+	"fence/pkg/dockerfile":           2,
+	"fence/pkg/step":                 2,
+	"fence/pkg/build":                3,
 }
 
 // sideways are the imports within a layer that are meant.

@@ -1,0 +1,143 @@
+// Package dockerfile reads a Dockerfile and says what building it means: which
+// stages are needed, what each step runs or copies with which environment, and
+// the configuration that the image ends up with. It runs nothing and changes
+// nothing. The meaning is BuildKit's; docs/sifbuild.md lists what differs.
+package dockerfile
+
+import (
+	"context"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"fence/pkg/tree"
+)
+
+// Options are what a Dockerfile is read with; the zero value has no context
+// folder, no build argument and no base image but scratch.
+type Options struct {
+	File     string            // the Dockerfile, opened by this name; errors begin with it
+	Context  string            // the context folder; "" if there is none
+	Contexts map[string]string // more folders by name, for COPY --from=NAME and FROM NAME
+	Args     map[string]string // --build-arg
+	Target   string            // stage to build, by name or index; "" is the last
+	Platform v1.Platform       // of the image; its OS is always linux
+	Build    v1.Platform       // of this node, for BUILDPLATFORM
+	// Base finds an image by the name that the Dockerfile uses.
+	Base func(ctx context.Context, name string, platform v1.Platform) (Base, error)
+}
+
+// Base is an image that a stage begins with, or that COPY --from takes from.
+type Base struct {
+	Name   string    // as in the Dockerfile, after expansion
+	Digest string    // identifies the content: manifest digest, or the digest of a local tree
+	Config v1.Config // empty for a root folder that has none
+}
+
+// Plan is a Dockerfile, resolved.
+type Plan struct {
+	Stages   []Stage   // those that are needed, each after those that it needs; the last is the target
+	Warnings []Warning // what docker build would accept and a person may want to know
+	Inputs   []string  // every file of the context that counts, for watching; sorted, relative
+}
+
+// Warning is something that works and may not be meant.
+type Warning struct {
+	File string `json:"file"`
+	Line int    `json:"line"`
+	Text string `json:"text"`
+}
+
+// Stage is one FROM and what follows it.
+type Stage struct {
+	Index  int // in the Dockerfile, from 0
+	Name   string
+	Line   int
+	From   From
+	Steps  []Step
+	Config v1.Config // of the image, after the last step
+}
+
+// From is what a stage begins with or a copy takes from: exactly one is set.
+type From struct {
+	Scratch bool   `json:"scratch,omitempty"` // an empty root folder
+	Context string `json:"context,omitempty"` // a folder of this machine (absolute)
+	Stage   *int   `json:"stage,omitempty"`   // index into the Dockerfile's stages
+	Base    *Base  `json:"base,omitempty"`
+}
+
+// Step is one instruction that changes files: exactly one of Run, Copy and
+// Workdir is set. Everything in it is final: no variable is left to expand.
+type Step struct {
+	Line    int      `json:"line"`
+	Text    string   `json:"text"` // the instruction as written, for people: one line, shortened
+	Run     *Run     `json:"run,omitempty"`
+	Copy    *Copy    `json:"copy,omitempty"`
+	Workdir *Workdir `json:"workdir,omitempty"`
+}
+
+// Run is a RUN step.
+type Run struct {
+	Argv    []string `json:"argv"`            // the shell included
+	Files   []Inline `json:"files,omitempty"` // scripts of heredocs (/dev/pipes/NAME), there while it runs
+	Env     []string `json:"env"`             // KEY=VALUE: ENV and ARG, with PATH; HOME only if the Dockerfile sets it
+	Cwd     string   `json:"cwd"`
+	User    string   `json:"user,omitempty"` // as written: name, uid, name:group, :group
+	Network string   `json:"network"`        // "default", "none" or "host"
+	Mounts  []Mount  `json:"mounts,omitempty"`
+}
+
+// Inline is a file whose bytes are in the Dockerfile.
+type Inline struct {
+	Path string `json:"path"` // for a copy: the name that follows a destination folder
+	Data []byte `json:"data"`
+	Mode uint32 `json:"mode"` // permission bits
+}
+
+// Mount is one --mount of a RUN step.
+type Mount struct {
+	Type     string  `json:"type"`   // bind, cache, tmpfs, secret or ssh
+	Target   string  `json:"target"` // absolute
+	From     *From   `json:"from,omitempty"`
+	Source   string  `json:"source,omitempty"` // inside From
+	ReadOnly bool    `json:"read_only,omitempty"`
+	ID       string  `json:"id,omitempty"`
+	Sharing  string  `json:"sharing,omitempty"` // shared, private or locked
+	Mode     *uint32 `json:"mode,omitempty"`
+	UID      int     `json:"uid,omitempty"`
+	GID      int     `json:"gid,omitempty"`
+	Size     int64   `json:"size,omitempty"` // bytes, of a tmpfs
+	Required bool    `json:"required,omitempty"`
+	Env      string  `json:"env,omitempty"`
+}
+
+// Copy is a COPY or ADD step.
+type Copy struct {
+	Add     bool     `json:"add,omitempty"`
+	From    From     `json:"from"`
+	Sources []string `json:"sources,omitempty"` // paths and patterns inside From, cleaned, without leading slash
+	// Matches are what the sources name, by content, where From is a folder of this machine; what
+	// the sources of a stage or an image name is known when that exists.
+	Matches  []tree.Match `json:"matches,omitempty"`
+	Inline   []Inline     `json:"inline,omitempty"` // heredocs
+	URLs     []URL        `json:"urls,omitempty"`   // ADD only
+	Dest     string       `json:"dest"`             // absolute; a slash at the end means a folder
+	Chown    string       `json:"chown,omitempty"`
+	Chmod    string       `json:"chmod,omitempty"`
+	Parents  bool         `json:"parents,omitempty"`
+	Exclude  []string     `json:"exclude,omitempty"`
+	Ignore   []string     `json:"ignore,omitempty"` // patterns of .dockerignore, for the context
+	Unpack   *bool        `json:"unpack,omitempty"` // ADD only: nil is the default
+	Checksum string       `json:"checksum,omitempty"`
+}
+
+// URL is a source of ADD that is fetched.
+type URL struct {
+	URL  string `json:"url"`
+	Name string `json:"name"` // the file's, where the destination is a folder
+}
+
+// Workdir is a WORKDIR step: the folder is made if it is not there.
+type Workdir struct {
+	Path string `json:"path"` // absolute
+	User string `json:"user,omitempty"`
+}
