@@ -35,6 +35,7 @@ type Base struct {
 
 // Plan is a Dockerfile, resolved.
 type Plan struct {
+	File     string    // the Dockerfile, as errors name it
 	Stages   []Stage   // those that are needed, each after those that it needs; the last is the target
 	Warnings []Warning // what docker build would accept and a person may want to know
 	Inputs   []string  // every file of the context that counts, for watching; sorted, relative

@@ -54,6 +54,11 @@ func container(getenv func(string) string, exists func(string) bool, read func(s
 	if root.Root == "/" && root.FSType != "squashfs" && strings.HasPrefix(root.Source, "/dev/") && !strings.HasPrefix(root.Source, "/dev/loop") && !strings.Contains(root.Source, "docker") {
 		return ""
 	}
+	// An image build of this toolkit's, before there is an image. Who forges the
+	// name has mounted the root.
+	if root.FSType == "overlay" && root.Source == "sifbuild" {
+		return "sifbuild"
+	}
 	// Apptainer mounts every root nosuid, and no node has such a root.
 	vars := getenv("APPTAINER_CONTAINER") + getenv("SINGULARITY_CONTAINER") + getenv("APPTAINER_NAME") + getenv("SINGULARITY_NAME")
 	switch {

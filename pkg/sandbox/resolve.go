@@ -334,6 +334,9 @@ func (r *resolver) mounts() {
 		if n.rootReadOnly() && !n.mountsIn(p) {
 			continue // nothing there can be changed
 		}
+		if n.Container == "sifbuild" && p != "/.fence" {
+			continue // not run before the image is made, which begins by writing them
+		}
 		if f := n.Lstat(p); f.Exists || !complete {
 			ops = append(ops, MountOp{Kind: MountPin, Path: p, Absent: !f.Exists, Dir: p == "/.fence" || p == "/.singularity.d"})
 		}

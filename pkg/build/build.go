@@ -1,0 +1,444 @@
+// Package build makes images out of plans: each step once, whatever number of
+// images begin with it, in scratch folders of this node; what is worth keeping
+// goes into a cache that nodes share. An image is named by everything that went
+// into it, so what is there already is not built again.
+package build
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"fence/pkg/dockerfile"
+	"fence/pkg/sif"
+	"fence/pkg/step"
+	"fence/pkg/tree"
+)
+
+// Options are how images are built.
+type Options struct {
+	Cache    string      // folder of images, layers and logs; may be on shared storage
+	Scratch  string      // folder on a disk of this node that can hold an overlay
+	Fence    string      // the fence binary that RUN steps come under
+	Platform v1.Platform // of the images
+	Bases    Bases
+	Require  []string      // commands that an image must have in the end
+	Timeout  time.Duration // of one image; 0: none
+	CPUs     int           // for packing; 0: all that this process may use
+	Log      *slog.Logger  // nil discards
+	Progress func(Event)   // nil discards; called from several goroutines
+}
+
+// Bases gives what stages begin with.
+type Bases interface {
+	// Layers are the layer tars of a base on this node's disks, lowest first.
+	Layers(ctx context.Context, b dockerfile.Base) (tars []string, err error)
+}
+
+// Event is that something has begun or ended.
+type Event struct {
+	Image string // key
+	Step  int    // from 1; 0 before the first
+	Of    int
+	Text  string // what is being done
+}
+
+// StatusError is a command that failed.
+type StatusError struct {
+	File   string
+	Line   int
+	Text   string
+	Status int
+}
+
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("%s:%d: %s: exit status %d", e.File, e.Line, e.Text, e.Status)
+}
+
+// ErrTimeout is the cause of a build that took longer than Options.Timeout.
+var ErrTimeout = errors.New("the build took longer than --timeout allows")
+
+// Builder builds images; Close removes what it has on this node.
+type Builder struct {
+	o       Options
+	scratch *scratch
+	layers  *layers
+}
+
+// New prepares to build.
+func New(o Options) (*Builder, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Progress == nil {
+		o.Progress = func(Event) {}
+	}
+	if o.CPUs == 0 {
+		o.CPUs = runtime.NumCPU()
+	}
+	for _, sub := range []string{"sif", "layers", "logs"} {
+		if err := os.MkdirAll(filepath.Join(o.Cache, sub), 0o755); err != nil {
+			return nil, fmt.Errorf("the cache (--cache): %w", err)
+		}
+	}
+	s, err := newScratch(o.Scratch)
+	if err != nil {
+		return nil, err
+	}
+	l := &layers{scratch: s, cache: filepath.Join(o.Cache, "layers"), calls: map[string]*call{}}
+	return &Builder{o: o, scratch: s, layers: l}, nil
+}
+
+// Close ends a Builder that builds nothing any more.
+func (b *Builder) Close() error { return b.scratch.close() }
+
+// Key names the image that a plan gives.
+func (b *Builder) Key(p *dockerfile.Plan) string {
+	return newKeys(p, b.o.Platform, b.profile()).Image
+}
+
+func (b *Builder) profile() any { return struct{ Require []string }{b.o.Require} }
+
+// Image is where the image of a key is, whether or not it is there.
+func (b *Builder) Image(key string) string { return filepath.Join(b.o.Cache, "sif", key+".sif") }
+
+// one is the build of one image.
+type one struct {
+	*Builder
+	plan   *dockerfile.Plan
+	keys   keys
+	stages map[int]chain
+	log    *os.File
+	report *Report
+	steps  int
+	total  int
+}
+
+// Build makes the image of a plan, unless it is there. The report says what
+// was done, also beside an error.
+func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan) (*Report, error) {
+	start := time.Now()
+	k := newKeys(p, b.o.Platform, b.profile())
+	r := &Report{Schema: ReportSchema, Name: name, Key: k.Image, Image: b.Image(k.Image), Arch: b.o.Platform.Architecture}
+	for _, w := range p.Warnings {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("%s:%d: %s", w.File, w.Line, w.Text))
+	}
+	if err := readJSON(b.reportFile(k.Image), r); err == nil {
+		if _, err := os.Stat(r.Image); err == nil {
+			r.Name, r.Cached = name, true
+			return r, nil
+		}
+	}
+	r.Log = filepath.Join(b.o.Cache, "logs", k.Image+".log")
+	log, err := os.OpenFile(r.Log, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o644)
+	if err != nil {
+		return r, fmt.Errorf("the log of a build: %w", err)
+	}
+	defer log.Close()
+	if b.o.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, b.o.Timeout, ErrTimeout)
+		defer cancel()
+	}
+	o := &one{Builder: b, plan: p, keys: k, stages: map[int]chain{}, log: log, report: r}
+	for _, st := range p.Stages {
+		o.total += len(st.Steps)
+	}
+	err = o.build(ctx)
+	r.Seconds = time.Since(start).Seconds()
+	if err != nil {
+		r.Fault = classify(err, tail(r.Log))
+		return r, err
+	}
+	return r, writeJSON(b.reportFile(k.Image), r)
+}
+
+func (b *Builder) reportFile(key string) string {
+	return strings.TrimSuffix(b.Image(key), ".sif") + ".json"
+}
+
+func (o *one) say(text string) {
+	o.o.Progress(Event{Image: o.keys.Image, Step: o.steps, Of: o.total, Text: text})
+}
+
+func (o *one) build(ctx context.Context) error {
+	for i := range o.plan.Stages {
+		if err := o.stage(ctx, &o.plan.Stages[i]); err != nil {
+			return err
+		}
+	}
+	last := &o.plan.Stages[len(o.plan.Stages)-1]
+	c := o.stages[last.Index]
+	c, err := o.require(ctx, c, last)
+	if err != nil {
+		return err
+	}
+	return o.pack(ctx, c, last)
+}
+
+// stage makes all layers of a stage.
+func (o *one) stage(ctx context.Context, st *dockerfile.Stage) error {
+	first, err := o.begin(ctx, st.From, o.keys.Base[st.Index])
+	if err != nil {
+		return fmt.Errorf("%s:%d: FROM: %w", o.plan.File, st.Line, err)
+	}
+	c := first
+	for i, s := range st.Steps {
+		o.steps++
+		o.say(s.Text)
+		if c, err = o.layers.shorten(ctx, c); err != nil {
+			return err
+		}
+		key := o.keys.Steps[st.Index][i]
+		o.note("== %s:%d: %s\n", o.plan.File, s.Line, s.Text)
+		la, fresh, err := o.layers.get(ctx, key, s.Run != nil, func(dir string) ([]tree.Special, error) {
+			return o.step(ctx, c, s, dir)
+		})
+		if err != nil {
+			var status *StatusError
+			if errors.As(err, &status) || errors.Is(err, ErrTimeout) {
+				return err
+			}
+			return fmt.Errorf("%s:%d: %s: %w", o.plan.File, s.Line, s.Text, err)
+		}
+		if fresh {
+			o.report.Built++
+		} else {
+			o.note("-- made before (%s)\n", key)
+			o.report.Reused++
+		}
+		c = append(c[:len(c):len(c)], la)
+	}
+	o.stages[st.Index] = c
+	return nil
+}
+
+func (o *one) note(format string, args ...any) { fmt.Fprintf(o.log, format, args...) }
+
+// begin is what a stage begins with.
+func (o *one) begin(ctx context.Context, f dockerfile.From, key string) (chain, error) {
+	if f.Stage != nil {
+		return o.stages[*f.Stage], nil
+	}
+	la, _, err := o.layers.get(ctx, key, false, func(dir string) ([]tree.Special, error) {
+		switch {
+		case f.Base != nil:
+			o.say("unpacking " + f.Base.Name)
+			tars, err := o.o.Bases.Layers(ctx, *f.Base)
+			if err != nil {
+				return nil, err
+			}
+			return o.layers.unpack(ctx, filepath.Dir(dir), tars, dir, true)
+		case f.Context != "":
+			return nil, errors.New("BUG: a stage begins with a folder that is no base")
+		}
+		return nil, nil // scratch
+	})
+	return chain{la}, err
+}
+
+// step does one step on top of c, into dir.
+func (o *one) step(ctx context.Context, c chain, s dockerfile.Step, dir string) ([]tree.Special, error) {
+	spec := step.Spec{Lower: o.layers.lower(c), Upper: dir, Dir: filepath.Dir(dir)}
+	var err error
+	switch {
+	case s.Run != nil:
+		spec.Run, err = o.run(ctx, s.Run, spec.Dir)
+	case s.Copy != nil:
+		spec.Copy, err = o.copy(ctx, s.Copy, spec.Dir)
+	case s.Workdir != nil:
+		spec.Workdir = &step.Workdir{Path: s.Workdir.Path, User: s.Workdir.User}
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, err := step.Do(ctx, spec, o.log)
+	for _, w := range r.Warnings {
+		o.report.Warnings = append(o.report.Warnings, fmt.Sprintf("%s:%d: %s", o.plan.File, s.Line, w))
+	}
+	if err == nil && r.Exit != 0 {
+		err = &StatusError{o.plan.File, s.Line, s.Text, r.Exit}
+	}
+	return r.Specials, err
+}
+
+func (o *one) run(ctx context.Context, r *dockerfile.Run, work string) (*step.Run, error) {
+	out := &step.Run{Argv: r.Argv, Env: r.Env, Cwd: r.Cwd, User: r.User, Network: r.Network, Fence: o.o.Fence, Config: aptConfig}
+	for _, f := range r.Files {
+		out.Files = append(out.Files, step.File{Path: f.Path, Data: f.Data, Mode: f.Mode})
+	}
+	for i, m := range r.Mounts {
+		sm, err := o.mount(ctx, m, filepath.Join(work, fmt.Sprintf("own%d", i)))
+		if err != nil {
+			return nil, err
+		}
+		if sm != nil {
+			out.Mounts = append(out.Mounts, *sm)
+		}
+	}
+	return out, nil
+}
+
+// mount is a --mount. A cache is kept for the other steps of this image: what
+// a task writes there must not be what another task runs.
+func (o *one) mount(ctx context.Context, m dockerfile.Mount, own string) (*step.Mount, error) {
+	out := &step.Mount{Target: m.Target, ReadOnly: m.ReadOnly}
+	switch m.Type {
+	case "tmpfs":
+		out.Tmpfs, out.Size = true, m.Size
+	case "cache":
+		id := m.ID
+		if id == "" {
+			id = path.Clean(m.Target)
+		}
+		dir := filepath.Join(o.scratch.dir, "caches", digest(o.keys.Image, id))
+		if m.Sharing == "private" {
+			dir = own
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		mode := os.FileMode(0o755)
+		if m.Mode != nil {
+			mode = os.FileMode(*m.Mode)
+		}
+		if err := os.Chmod(dir, mode); err != nil {
+			return nil, err
+		}
+		out.Source = dir
+	case "bind":
+		out.Discard = !m.ReadOnly
+		switch f := m.From; {
+		case f == nil || f.Context != "":
+			if f == nil {
+				return nil, errors.New("--mount=type=bind: there is no build context")
+			}
+			root, err := os.OpenRoot(f.Context)
+			if err != nil {
+				return nil, err
+			}
+			defer root.Close()
+			if _, err := root.Stat(path.Join(".", m.Source)); err != nil {
+				return nil, fmt.Errorf("--mount: %w", err)
+			}
+			out.Source = filepath.Join(f.Context, path.Join("/", m.Source))
+		default:
+			c, err := o.source(ctx, *f)
+			if err != nil {
+				return nil, err
+			}
+			out.Lower, out.Source = o.layers.lower(c), m.Source
+		}
+	case "secret", "ssh":
+		if m.Required {
+			return nil, fmt.Errorf("--mount=type=%s,required: sifbuild gives no secrets to a build", m.Type)
+		}
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("--mount=type=%s is not known", m.Type)
+	}
+	return out, nil
+}
+
+// source is the layers of a stage or an image that something is taken from.
+func (o *one) source(ctx context.Context, f dockerfile.From) (chain, error) {
+	return o.begin(ctx, f, o.keys.from(f))
+}
+
+func (o *one) copy(ctx context.Context, c *dockerfile.Copy, work string) (*step.Copy, error) {
+	out := &step.Copy{Chown: c.Chown}
+	q := &out.Request
+	q.Dest, q.Chmod, q.Matches = c.Dest, c.Chmod, c.Matches
+	q.Unpack = c.Add && (c.Unpack == nil || *c.Unpack)
+	for _, in := range c.Inline {
+		q.Files = append(q.Files, tree.File{Name: in.Path, Data: in.Data, Mode: in.Mode})
+	}
+	if c.URLs != nil {
+		dir := filepath.Join(work, "fetched")
+		if err := fetch(ctx, c.URLs, c.Checksum, dir); err != nil {
+			return nil, err
+		}
+		q.Root = dir
+		var names []string
+		for _, u := range c.URLs {
+			names = append(names, u.Name)
+		}
+		out.Select = &tree.Selection{Sources: names}
+		q.Unpack = c.Unpack != nil && *c.Unpack // what is fetched is unpacked only if asked
+		return out, nil
+	}
+	if c.From.Context != "" {
+		q.Root = c.From.Context
+		return out, nil
+	}
+	if c.From.Stage != nil || c.From.Base != nil || c.From.Scratch {
+		from, err := o.source(ctx, c.From)
+		if err != nil {
+			return nil, err
+		}
+		out.From = o.layers.lower(from)
+		q.KeepOwners, q.Specials = true, from.specials()
+		out.Select = &tree.Selection{Sources: c.Sources, Parents: c.Parents, Exclude: c.Exclude}
+	}
+	return out, nil
+}
+
+// pack makes the image.
+func (o *one) pack(ctx context.Context, c chain, st *dockerfile.Stage) error {
+	o.say("packing")
+	work, err := o.scratch.work()
+	if err != nil {
+		return err
+	}
+	defer remove(work)
+	upper := filepath.Join(work, "fs")
+	if err := os.Mkdir(upper, 0o755); err != nil {
+		return err
+	}
+	squashfs := filepath.Join(work, "root.squashfs")
+	r, err := step.Do(ctx, step.Spec{Lower: o.layers.lower(c), Upper: upper, Dir: work, Squash: &step.Squash{
+		Config: st.Config, Specials: c.specials(), Out: squashfs, CPUs: o.o.CPUs,
+	}}, o.log)
+	if err != nil {
+		return err
+	}
+	meta := sif.Meta{Arch: o.o.Platform.Architecture, Config: st.Config}
+	for _, p := range r.Owners {
+		meta.Owners = append(meta.Owners, sif.Owner{Path: p.Path, UID: p.Owner.UID, GID: p.Owner.GID})
+	}
+	for _, d := range r.Specials {
+		meta.Owners = append(meta.Owners, sif.Owner{Path: d.Path, UID: d.Owner.UID, GID: d.Owner.GID, Device: d.Device, Mode: d.Mode, Major: d.Major, Minor: d.Minor})
+	}
+	if err := sif.Write(o.report.Image, squashfs, meta); err != nil {
+		return err
+	}
+	if info, err := os.Stat(o.report.Image); err == nil {
+		o.report.Bytes = info.Size()
+	}
+	return nil
+}
+
+// tail is the end of a log: what a build said before it failed.
+func tail(name string) string {
+	f, err := os.Open(name)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	const most = 16 << 10
+	if size, err := f.Seek(0, io.SeekEnd); err == nil {
+		f.Seek(max(0, size-most), io.SeekStart)
+	}
+	data, _ := io.ReadAll(io.LimitReader(f, most))
+	return string(data)
+}

@@ -1,0 +1,192 @@
+package build
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"fence/pkg/internal/atomicfile"
+	"fence/pkg/step"
+	"fence/pkg/tree"
+)
+
+// layer is what one step changed, on this node's scratch disk.
+type layer struct {
+	key      string
+	specials []tree.Special
+}
+
+// layers keeps the layers of a run: each is made once, by the build that wants
+// it first; the others wait for it.
+type layers struct {
+	scratch *scratch
+	cache   string // folder of layers that outlive the run; only those worth keeping
+	mu      sync.Mutex
+	calls   map[string]*call
+}
+
+type call struct {
+	done  chan struct{}
+	layer layer
+	err   error
+}
+
+// folder is where overlayfs finds a layer.
+func (l *layers) folder(key string) string { return filepath.Join(l.scratch.layer(key), "fs") }
+
+// get gives the layer of that name, making it if this run has not yet: out of
+// the cache if keep is set and it is there, else by build, which fills the
+// folder that it is given. fresh says that build did it.
+func (l *layers) get(ctx context.Context, key string, keep bool, build func(dir string) ([]tree.Special, error)) (la layer, fresh bool, err error) {
+	for {
+		l.mu.Lock()
+		c, running := l.calls[key]
+		if !running {
+			c = &call{done: make(chan struct{})}
+			l.calls[key] = c
+		}
+		l.mu.Unlock()
+		if !running {
+			c.layer, fresh, c.err = l.make(ctx, key, keep, build)
+			if c.err != nil {
+				l.mu.Lock()
+				delete(l.calls, key) // another build has its own time and attempts
+				l.mu.Unlock()
+			}
+			close(c.done)
+			return c.layer, fresh, c.err
+		}
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return layer{}, false, context.Cause(ctx)
+		}
+		var failed *step.Failure
+		var status *StatusError
+		if c.err == nil || errors.As(c.err, &status) || errors.As(c.err, &failed) {
+			return c.layer, false, c.err // it would fail here, too
+		}
+	}
+}
+
+func (l *layers) make(ctx context.Context, key string, keep bool, build func(dir string) ([]tree.Special, error)) (la layer, fresh bool, err error) {
+	la.key = key
+	work, err := l.scratch.work()
+	if err != nil {
+		return la, false, err
+	}
+	defer func() {
+		if _, statErr := os.Lstat(work); statErr == nil {
+			err = errors.Join(err, remove(work))
+		}
+	}()
+	dir := filepath.Join(work, "fs")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return la, false, err
+	}
+	cached := filepath.Join(l.cache, key+".tar")
+	switch _, err := os.Stat(cached); {
+	case keep && err == nil:
+		la.specials, err = l.unpack(ctx, work, []string{cached}, dir, false)
+		if err != nil {
+			return la, false, fmt.Errorf("the cached step %s: %w", cached, err)
+		}
+	case keep && !errors.Is(err, fs.ErrNotExist):
+		return la, false, err
+	default:
+		if la.specials, err = build(dir); err != nil {
+			return la, false, err
+		}
+		fresh = true
+		if keep {
+			if err := l.store(ctx, work, dir, la.specials, cached); err != nil {
+				return la, false, fmt.Errorf("keeping a step in the cache: %w", err)
+			}
+		}
+	}
+	return la, fresh, os.Rename(work, l.scratch.layer(key))
+}
+
+// unpack fills dir from layer tars, lowest first.
+func (l *layers) unpack(ctx context.Context, work string, tars []string, dir string, apply bool) ([]tree.Special, error) {
+	r, err := step.Do(ctx, step.Spec{Dir: work, Unpack: &step.Unpack{Tars: tars, Out: dir, Apply: apply}}, os.Stderr)
+	return r.Specials, err
+}
+
+// store writes a layer into the cache, whole or not at all.
+func (l *layers) store(ctx context.Context, work, dir string, specials []tree.Special, name string) error {
+	tmp, err := os.CreateTemp(filepath.Dir(name), ".tmp-")
+	if err != nil {
+		return err
+	}
+	tmp.Close()
+	defer os.Remove(tmp.Name())
+	if _, err := step.Do(ctx, step.Spec{Dir: work, Tar: &step.Tar{Layer: dir, Specials: specials, Out: tmp.Name()}}, os.Stderr); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), name)
+}
+
+// maxLayers is how many layers one overlay is made of: the kernel takes 500
+// (OVL_MAX_STACK), and each costs a little at every look-up.
+const maxLayers = 48
+
+// chain is the layers that a stage consists of so far, lowest first.
+type chain []layer
+
+func (c chain) specials() []tree.Special {
+	var all [][]tree.Special
+	for _, l := range c {
+		all = append(all, l.specials)
+	}
+	return tree.MergeSpecials(all...)
+}
+
+// lower are the folders, highest first, as an overlay wants them.
+func (l *layers) lower(c chain) []string {
+	out := make([]string, len(c))
+	for i, la := range c {
+		out[len(c)-1-i] = l.folder(la.key)
+	}
+	return out
+}
+
+// shorten makes one layer of all but the lowest, if there are too many.
+func (l *layers) shorten(ctx context.Context, c chain) (chain, error) {
+	if len(c) <= maxLayers {
+		return c, nil
+	}
+	key := digest("merged", c[len(c)-1].key)
+	merged, _, err := l.get(ctx, key, false, func(dir string) ([]tree.Special, error) {
+		var folders []string
+		for _, la := range c[1:] {
+			folders = append(folders, l.folder(la.key))
+		}
+		work, err := l.scratch.work()
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(work)
+		_, err = step.Do(ctx, step.Spec{Dir: work, Merge: &step.Merge{Layers: folders, Out: dir}}, os.Stderr)
+		return c[1:].specials(), err
+	})
+	return chain{c[0], merged}, err
+}
+
+// writeJSON writes a record, whole or not at all.
+func writeJSON(path string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(path, func(w io.Writer) error {
+		_, err := w.Write(append(data, '\n'))
+		return err
+	})
+}

@@ -1,0 +1,119 @@
+package step
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+// The names under which the binary is started again.
+const (
+	argInit = "sifbuild: step"    // first process of the step's namespaces
+	argRun  = "sifbuild: command" // what becomes fence
+	argExec = "step-exec"         // what fence starts, which becomes the command
+)
+
+// Descriptors that the first process is given.
+const (
+	fdSpec   = 3 // the Spec; when the other end closes, all of the step ends
+	fdResult = 4
+)
+
+// Main takes over where the process was started for a step, and does not
+// return then. It is the first thing that a program which calls Do does.
+func Main() {
+	switch {
+	case os.Args[0] == argInit:
+		os.Exit(initMain())
+	case os.Args[0] == argRun:
+		os.Exit(runMain())
+	case len(os.Args) > 1 && os.Args[0] == inFence+"/sifbuild" && os.Args[1] == argExec:
+		os.Exit(execMain())
+	}
+}
+
+// Failure is a step that could not be done, as distinct from a command that
+// was run and whose status is not 0.
+type Failure struct {
+	Kind string // "setup", "source", "user", "isolation", "disk"
+	Text string
+}
+
+func (f *Failure) Error() string { return f.Text }
+
+// Do does one step and returns when all of its processes are gone. What the
+// command prints, and what the step itself has to say, goes to log. A canceled
+// context kills the step; the error is then ctx's cause.
+func Do(ctx context.Context, s Spec, log *os.File) (Result, error) {
+	specR, specW, err := os.Pipe()
+	if err != nil {
+		return Result{}, err
+	}
+	defer specR.Close()
+	defer specW.Close()
+	resultR, resultW, err := os.Pipe()
+	if err != nil {
+		return Result{}, err
+	}
+	defer resultR.Close()
+	defer resultW.Close()
+
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{argInit}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")} // mksquashfs
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.ExtraFiles = []*os.File{specR, resultW}
+	flags := uintptr(syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS)
+	if s.Run != nil && s.Run.Network == "none" {
+		flags |= syscall.CLONE_NEWNET
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  flags,
+		Setsid:      true, // no terminal, and signals of the caller's group are the caller's
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
+	}
+	if err := cmd.Start(); err != nil {
+		if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL) {
+			err = fmt.Errorf("%w (user namespaces may be switched off: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)", err)
+		}
+		return Result{}, &Failure{"setup", fmt.Sprintf("starting a step in a user namespace: %v", err)}
+	}
+	specR.Close()
+	resultW.Close()
+	done := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-ctx.Done():
+			cmd.Process.Kill() // the first process of a PID namespace: the rest follows
+		case <-done:
+		}
+	}()
+	go json.NewEncoder(specW).Encode(s) // a large copy list is more than a pipe holds
+
+	said, readErr := io.ReadAll(resultR)
+	waitErr := cmd.Wait()
+	close(done)
+	<-stopped
+	if ctx.Err() != nil {
+		return Result{}, context.Cause(ctx)
+	}
+	var r Result
+	if readErr == nil {
+		readErr = json.Unmarshal(said, &r)
+	}
+	if readErr != nil {
+		return Result{}, &Failure{"setup", fmt.Sprintf("the step's process ended without a word: %v", waitErr)}
+	}
+	if r.Error != "" {
+		return r, &Failure{r.Kind, r.Error}
+	}
+	return r, nil
+}

@@ -1,0 +1,281 @@
+package step
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/tree"
+)
+
+// request and reply are struct seccomp_notif and seccomp_notif_resp.
+type request struct {
+	id     uint64
+	pid, _ uint32
+	nr     int32
+	_      uint32
+	_      uint64
+	args   [6]uint64
+}
+
+type reply struct {
+	id    uint64
+	val   int64
+	errno int32
+	flags uint32
+}
+
+// notary answers the calls that notedFilter leaves to it. It runs in the first
+// process of the step's own PID namespace, with the step's root folder.
+type notary struct {
+	listener int
+	mu       sync.Mutex
+	specials map[string]tree.Special // by path
+}
+
+func (n *notary) serve() {
+	for {
+		var q request
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(n.listener), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&q))); errno == unix.EINTR || errno == unix.ENOENT {
+			continue // ENOENT: killed before it could be read
+		} else if errno != 0 {
+			return
+		}
+		a := reply{id: q.id}
+		if err := n.answer(&q); err != nil {
+			errno, ok := err.(unix.Errno)
+			if !ok {
+				errno = unix.EPERM
+			}
+			a.errno = -int32(errno)
+		}
+		unix.Syscall(unix.SYS_IOCTL, uintptr(n.listener), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&a)))
+	}
+}
+
+// answer does what the call would. Its error is the call's.
+func (n *notary) answer(q *request) error {
+	const cwd = unix.AT_FDCWD
+	arg := q.args
+	nr := uint32(q.nr)
+	for _, c := range mknodCalls {
+		if c.nr == nr {
+			dir, at := int32(cwd), arg[0]
+			if c.mode == 2 {
+				dir, at = int32(arg[0]), arg[1]
+			}
+			return n.mknod(q, dir, at, uint32(arg[c.mode]), arg[c.mode+1])
+		}
+	}
+	switch {
+	case nr == unix.SYS_FCHOWN:
+		return n.chown(q, int32(arg[0]), 0, unix.AT_EMPTY_PATH, arg[1], arg[2])
+	case nr == unix.SYS_FCHOWNAT:
+		return n.chown(q, int32(arg[0]), arg[1], int(int32(arg[4])), arg[2], arg[3])
+	case len(oldChowns) > 1 && nr == oldChowns[0]:
+		return n.chown(q, cwd, arg[0], 0, arg[1], arg[2])
+	}
+	return n.chown(q, cwd, arg[0], unix.AT_SYMLINK_NOFOLLOW, arg[1], arg[2])
+}
+
+// chown notes an owner. As the kernel does, it takes setuid and setgid from a
+// program whose owner changes (chown(2)).
+func (n *notary) chown(q *request, dir int32, at uint64, flags int, uid, gid uint64) error {
+	name := ""
+	if at != 0 {
+		var err error
+		if name, err = n.text(q, at); err != nil {
+			return err
+		}
+	}
+	fd, err := n.open(q, dir, name, flags)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if !n.valid(q) {
+		return unix.EINTR
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	set := func(o tree.Owner) tree.Owner {
+		if int32(uid) != -1 {
+			o.UID = int(uint32(uid))
+		}
+		if int32(gid) != -1 {
+			o.GID = int(uint32(gid))
+		}
+		return o
+	}
+	proc := fmt.Sprintf("/proc/self/fd/%d", fd)
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG, unix.S_IFDIR:
+		old := ownerOf(proc)
+		if now := set(old); now != old {
+			if err := setOwner(proc, now); err != nil {
+				return unix.EPERM
+			}
+		}
+		if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o111 != 0 && st.Mode&0o6000 != 0 {
+			return unix.Chmod(proc, st.Mode&0o1777|sgidOfLock(st.Mode))
+		}
+		return nil
+	}
+	where, err := os.Readlink(proc)
+	if err != nil {
+		return unix.EPERM
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := strings.TrimPrefix(where, "/")
+	s := n.specials[p]
+	s.Path, s.Owner = p, set(s.Owner)
+	n.specials[p] = s
+	return nil
+}
+
+// sgidOfLock keeps setgid where it does not mean a group to run as (mandatory locking).
+func sgidOfLock(mode uint32) uint32 {
+	if mode&0o2010 == 0o2000 {
+		return 0o2000
+	}
+	return 0
+}
+
+// mknod notes a device, which this user cannot make.
+func (n *notary) mknod(q *request, dir int32, at uint64, mode uint32, dev uint64) error {
+	name, err := n.text(q, at)
+	if err != nil {
+		return err
+	}
+	if fd, err := n.open(q, dir, name, unix.AT_SYMLINK_NOFOLLOW); err == nil {
+		unix.Close(fd)
+		return unix.EEXIST
+	}
+	fd, err := n.open(q, dir, path.Dir(name), 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	folder, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return unix.EPERM
+	}
+	s := tree.Special{Path: strings.TrimPrefix(path.Join(folder, path.Base(name)), "/"), Device: "c",
+		Mode: mode & 0o7777 &^ n.umask(q), Major: unix.Major(dev), Minor: unix.Minor(dev)}
+	if mode&unix.S_IFMT == unix.S_IFBLK {
+		s.Device = "b"
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, there := n.specials[s.Path]; there {
+		return unix.EEXIST
+	}
+	n.specials[s.Path] = s
+	return nil
+}
+
+func (n *notary) umask(q *request) uint32 {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", q.pid))
+	for line := range strings.Lines(string(data)) {
+		if v, ok := strings.CutPrefix(line, "Umask:"); ok {
+			mask, _ := strconv.ParseUint(strings.TrimSpace(v), 8, 32)
+			return uint32(mask)
+		}
+	}
+	return 0o022
+}
+
+// valid: the caller still waits, so that its number is still its own.
+func (n *notary) valid(q *request) bool {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(n.listener), unix.SECCOMP_IOCTL_NOTIF_ID_VALID, uintptr(unsafe.Pointer(&q.id)))
+	return errno == 0
+}
+
+// text is the path at an address of the caller's.
+func (n *notary) text(q *request, at uint64) (string, error) {
+	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", q.pid))
+	if err != nil {
+		return "", unix.EPERM
+	}
+	defer mem.Close()
+	var out []byte
+	for len(out) <= unix.PathMax {
+		// To the end of a page at most: the next may not be there.
+		chunk := make([]byte, 4096-(at+uint64(len(out)))%4096)
+		k, _ := mem.ReadAt(chunk, int64(at)+int64(len(out)))
+		if k == 0 {
+			return "", unix.EFAULT
+		}
+		if end := bytes.IndexByte(chunk[:k], 0); end >= 0 {
+			return string(append(out, chunk[:end]...)), nil
+		}
+		out = append(out, chunk[:k]...)
+	}
+	return "", unix.ENAMETOOLONG
+}
+
+// open gives the file that the caller means, as an O_PATH descriptor.
+func (n *notary) open(q *request, dir int32, name string, flags int) (int, error) {
+	if name == "" && flags&unix.AT_EMPTY_PATH == 0 {
+		return -1, unix.ENOENT
+	}
+	root := fmt.Sprintf("/proc/%d/root", q.pid)
+	base := fmt.Sprintf("/proc/%d/cwd", q.pid)
+	switch {
+	case strings.HasPrefix(name, "/"):
+		base, name = root, strings.TrimLeft(name, "/")
+	case dir != unix.AT_FDCWD:
+		base = fmt.Sprintf("/proc/%d/fd/%d", q.pid, dir)
+	}
+	from, err := unix.Open(base, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		if dir != unix.AT_FDCWD {
+			return -1, unix.EBADF
+		}
+		return -1, err
+	}
+	if name == "" {
+		return from, nil
+	}
+	defer unix.Close(from)
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC}
+	if flags&unix.AT_SYMLINK_NOFOLLOW != 0 {
+		how.Flags |= unix.O_NOFOLLOW
+	}
+	if base == root {
+		how.Resolve = unix.RESOLVE_IN_ROOT // it may have changed its root
+	}
+	return unix.Openat2(from, name, &how)
+}
+
+// ownerOf and setOwner are of the file that a path leads to, links of /proc included.
+func ownerOf(p string) (o tree.Owner) {
+	var buf [64]byte
+	if n, err := unix.Getxattr(p, tree.OwnerAttr, buf[:]); err == nil {
+		fmt.Sscanf(string(buf[:n]), "%d:%d", &o.UID, &o.GID)
+	}
+	return o
+}
+
+func setOwner(p string, o tree.Owner) error {
+	if o == (tree.Owner{}) {
+		if err := unix.Removexattr(p, tree.OwnerAttr); err != nil && err != unix.ENODATA {
+			return &os.PathError{Op: "removexattr", Path: p, Err: err}
+		}
+		return nil
+	}
+	if err := unix.Setxattr(p, tree.OwnerAttr, fmt.Appendf(nil, "%d:%d", o.UID, o.GID), 0); err != nil {
+		return &os.PathError{Op: "setxattr", Path: p, Err: err}
+	}
+	return nil
+}

@@ -1,0 +1,349 @@
+package step
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/tree"
+)
+
+// inFence is where fence and this binary are while a command runs.
+const inFence = "/.fence"
+
+// hostname is what a command sees: BuildKit's, for there it could be used too.
+const hostname = "buildkitsandbox"
+
+// stage is a root folder with what is mounted in it for as long as a command
+// runs, and what was made in it to have something to mount on.
+type stage struct {
+	root   string
+	dir    string   // for files to be bound
+	mounts []string // inside the root, in order
+	stubs  []string // inside the root, in order; removed again if nothing was put there
+}
+
+// on makes sure of a path in the root, a folder or an empty file, and gives it
+// with its links resolved, as seen from this process.
+func (g *stage) on(target string, folder bool) (string, error) {
+	parts := strings.Split(strings.Trim(path.Clean(target), "/"), "/")
+	for i := range parts {
+		p := "/" + path.Join(parts[:i+1]...)
+		fd, err := inRoot(g.root, p, unix.O_PATH)
+		if err == nil {
+			real, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+			unix.Close(fd)
+			if err != nil {
+				return "", err
+			}
+			if i == len(parts)-1 {
+				return real, nil
+			}
+			continue
+		}
+		if err != unix.ENOENT {
+			return "", fmt.Errorf("%s: %w", p, err)
+		}
+		dir, err := inRoot(g.root, path.Dir(p), unix.O_PATH)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", path.Dir(p), err)
+		}
+		if folder || i < len(parts)-1 {
+			err = unix.Mkdirat(dir, parts[i], 0o755)
+		} else {
+			err = unix.Mknodat(dir, parts[i], unix.S_IFREG|0o644, 0)
+		}
+		unix.Close(dir)
+		if err == unix.EEXIST { // a link that leads nowhere
+			return "", fmt.Errorf("%s: is a link that leads nowhere", p)
+		}
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", p, err)
+		}
+		g.stubs = append(g.stubs, p)
+	}
+	return g.on(target, folder) // now it is there
+}
+
+// mount mounts at target; data is of the filesystem.
+func (g *stage) mount(source, target, fstype string, flags uintptr, data string) (string, error) {
+	folder := true
+	if flags&unix.MS_BIND != 0 {
+		info, err := os.Stat(source)
+		if err != nil {
+			return "", err
+		}
+		folder = info.IsDir()
+	}
+	at, err := g.on(target, folder)
+	if err != nil {
+		return "", err
+	}
+	if err := unix.Mount(source, at, fstype, flags, data); err != nil {
+		return "", fmt.Errorf("mounting %s at %s: %w", source, target, err)
+	}
+	g.mounts = append(g.mounts, target)
+	return at, nil
+}
+
+// readOnly makes what is mounted at a path (of this process) read-only.
+func readOnly(at string) error {
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(unix.AT_FDCWD, at, unix.AT_RECURSIVE, &attr); err != nil {
+		return fmt.Errorf("making %s read-only: %w", at, err)
+	}
+	return nil
+}
+
+// file binds a file of these bytes.
+func (g *stage) file(target string, data []byte, mode os.FileMode) error {
+	name := filepath.Join(g.dir, fmt.Sprintf("file%d", len(g.mounts)))
+	if err := os.WriteFile(name, data, mode); err != nil {
+		return err
+	}
+	if err := os.Chmod(name, mode); err != nil {
+		return err
+	}
+	_, err := g.mount(name, target, "", unix.MS_BIND, "")
+	return err
+}
+
+// system mounts what every command has: /proc, /dev, /sys, the names of hosts,
+// and the two programs that start it.
+func (g *stage) system(r *Run, asRoot bool) error {
+	if _, err := g.mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return err
+	}
+	if err := g.devices(r.Files); err != nil {
+		return err
+	}
+	if at, err := g.mount("/sys", "/sys", "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return err
+	} else if err := readOnly(at); err != nil {
+		return err
+	}
+	resolv, _ := os.ReadFile("/etc/resolv.conf")
+	names := "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+	for target, data := range map[string][]byte{"/etc/resolv.conf": resolv, "/etc/hosts": []byte(names), "/etc/hostname": []byte(hostname + "\n")} {
+		if err := g.file(target, data, 0o644); err != nil {
+			if strings.HasSuffix(err.Error(), "leads nowhere") {
+				continue // as with systemd-resolved's link: the image's own affair
+			}
+			return err
+		}
+	}
+	for _, f := range r.Config {
+		// Only where there is a folder for it: the image has such a program.
+		if fd, err := inRoot(g.root, path.Dir(f.Path), unix.O_PATH|unix.O_DIRECTORY); err == nil {
+			unix.Close(fd)
+			if err := g.file(f.Path, f.Data, os.FileMode(f.Mode)); err != nil {
+				return err
+			}
+		}
+	}
+	at, err := g.mount("sifbuild", inFence, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size=1m")
+	if err != nil {
+		return err
+	}
+	var targets []string
+	for _, m := range r.Mounts {
+		targets = append(targets, path.Clean(m.Target))
+	}
+	if err := os.WriteFile(filepath.Join(at, "step.toml"), stepPolicy(targets, asRoot), 0o644); err != nil {
+		return err
+	}
+	self, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	for name, source := range map[string]string{"fence": r.Fence, "sifbuild": self} {
+		p := filepath.Join(at, name)
+		if err := os.WriteFile(p, nil, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(source, p, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("binding %s: %w", source, err)
+		}
+	}
+	return readOnly(at)
+}
+
+// devices makes a /dev of the usual devices, and of the scripts of heredocs.
+func (g *stage) devices(scripts []File) error {
+	at, err := g.mount("sifbuild", "/dev", "tmpfs", unix.MS_NOSUID, "mode=755,size=64k,nr_inodes=200")
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
+		p := filepath.Join(at, name)
+		if err := os.WriteFile(p, nil, 0o666); err != nil {
+			return err
+		}
+		if err := unix.Mount("/dev/"+name, p, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("binding /dev/%s: %w", name, err)
+		}
+	}
+	for name, to := range map[string]string{"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx", "core": "/proc/kcore"} {
+		if err := os.Symlink(to, filepath.Join(at, name)); err != nil {
+			return err
+		}
+	}
+	for _, m := range []struct{ name, kind, data string }{
+		{"pts", "devpts", "newinstance,ptmxmode=0666,mode=0620"},
+		{"shm", "tmpfs", "mode=1777,size=65536k"},
+		{"mqueue", "mqueue", ""},
+	} {
+		p := filepath.Join(at, m.name)
+		if err := os.Mkdir(p, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount("sifbuild", p, m.kind, unix.MS_NOSUID|unix.MS_NOEXEC, m.data); err != nil {
+			return fmt.Errorf("mounting /dev/%s: %w", m.name, err)
+		}
+	}
+	for _, f := range scripts {
+		p := filepath.Join(g.dir, "scripts", strings.TrimPrefix(f.Path, "/dev/pipes/"))
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(p, f.Data, os.FileMode(f.Mode)); err != nil {
+			return err
+		}
+		if err := os.Chmod(p, os.FileMode(f.Mode)); err != nil {
+			return err
+		}
+	}
+	if len(scripts) > 0 {
+		pipes := filepath.Join(at, "pipes")
+		if err := os.Mkdir(pipes, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(filepath.Join(g.dir, "scripts"), pipes, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("binding /dev/pipes: %w", err)
+		}
+	}
+	return nil
+}
+
+// wanted mounts what --mount asks for.
+func (g *stage) wanted(m Mount, i int) error {
+	source := m.Source
+	if m.Lower != nil {
+		from, err := view(filepath.Join(g.dir, fmt.Sprintf("mount%d", i)), m.Lower, "")
+		if err != nil {
+			return err
+		}
+		fd, err := inRoot(from, source, unix.O_PATH)
+		if err != nil {
+			return fmt.Errorf("--mount: %s: %w", source, err)
+		}
+		source, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+		unix.Close(fd)
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case m.Tmpfs:
+		data := "mode=1777"
+		if m.Size > 0 {
+			data += fmt.Sprintf(",size=%d", m.Size)
+		}
+		_, err := g.mount("sifbuild", m.Target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, data)
+		return err
+	case m.File:
+		return g.file(m.Target, m.Data, os.FileMode(m.Mode))
+	case m.Discard:
+		if info, err := os.Stat(source); err != nil {
+			return err
+		} else if !info.IsDir() {
+			data, err := os.ReadFile(source)
+			if err != nil {
+				return err
+			}
+			return g.file(m.Target, data, info.Mode().Perm())
+		}
+		dir := filepath.Join(g.dir, fmt.Sprintf("discard%d", i))
+		if err := os.MkdirAll(filepath.Join(dir, "upper"), 0o700); err != nil {
+			return err
+		}
+		from, err := view(dir, []string{source}, filepath.Join(dir, "upper"))
+		if err != nil {
+			return err
+		}
+		source = from
+	}
+	at, err := g.mount(source, m.Target, "", unix.MS_BIND|unix.MS_REC, "")
+	if err == nil && m.ReadOnly {
+		err = readOnly(at)
+	}
+	return err
+}
+
+// enter makes the root folder this process's own.
+func (g *stage) enter() error {
+	if err := os.Chdir(g.root); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("changing the root folder: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("leaving the old root folder: %w", err)
+	}
+	g.root = "/"
+	return os.Chdir("/")
+}
+
+// leave takes away what was mounted, and the stubs that nobody has filled.
+func (g *stage) leave() {
+	for _, m := range slices.Backward(g.mounts) {
+		unix.Unmount(m, unix.MNT_DETACH) // it may have been removed with its parent
+	}
+	for _, p := range slices.Backward(g.stubs) {
+		if info, err := os.Lstat(p); err == nil && (info.IsDir() || info.Mode().IsRegular() && info.Size() == 0) {
+			os.Remove(p)
+		}
+	}
+}
+
+// newOwner gives what a user other than root made to that user: everything in
+// the upper folder that is in no layer below.
+func newOwner(upper string, lower []string, o tree.Owner, specials map[string]tree.Special) error {
+	return filepath.WalkDir(upper, func(p string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(upper, p)
+		if err != nil || rel == "." {
+			return err
+		}
+		if existed(lower, rel) {
+			return nil
+		}
+		switch {
+		case d.IsDir(), d.Type().IsRegular():
+			return setOwner(p, o)
+		case d.Type()&os.ModeCharDevice != 0:
+			return nil // a whiteout
+		}
+		specials[rel] = tree.Special{Path: rel, Owner: o}
+		return nil
+	})
+}
+
+// existed looks a path up through layers, highest first.
+func existed(lower []string, rel string) bool {
+	for _, l := range lower {
+		var st unix.Stat_t
+		if unix.Lstat(filepath.Join(l, rel), &st) == nil {
+			return !(st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0)
+		}
+	}
+	return false
+}

@@ -1,0 +1,297 @@
+package step
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/tree"
+)
+
+// Descriptors of the process that becomes fence, and then the command.
+const (
+	fdListener = 3 // a socket for the listener of notedFilter; closed unused without one
+	fdCommand  = 4 // a commandSpec
+	fdStatus   = 5 // fence's status line: it is up
+)
+
+// commandSpec is what the command is started with, behind the fence.
+type commandSpec struct {
+	Argv, Env []string
+	Cwd       string
+	Fake      bool // user 0: calls that need more than one user succeed
+}
+
+// run does a RUN step.
+func run(s Spec, root string) (r Result, err error) {
+	g := &stage{root: root, dir: s.Dir}
+	if err := unix.Sethostname([]byte(hostname)); err != nil {
+		return r, fmt.Errorf("sethostname: %w", err)
+	}
+	if s.Run.Network == "none" {
+		if err := loopbackUp(); err != nil {
+			return r, err
+		}
+	}
+	user, err := tree.ResolveUser(root, s.Run.User)
+	if err != nil {
+		return r, &Failure{"user", err.Error()}
+	}
+	if err := g.system(s.Run, user.UID == 0); err != nil {
+		return r, err
+	}
+	for i, m := range s.Run.Mounts {
+		if err := g.wanted(m, i); err != nil {
+			return r, &Failure{"source", err.Error()}
+		}
+	}
+	upper, err := unix.Open(s.Upper, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return r, err
+	}
+	var below []int
+	for _, l := range s.Lower {
+		fd, err := unix.Open(l, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return r, err
+		}
+		below = append(below, fd)
+	}
+	if err := g.enter(); err != nil {
+		return r, err
+	}
+	n := &notary{specials: map[string]tree.Special{}}
+	r.Exit, err = n.command(s.Run, user)
+	if o := (tree.Owner{UID: user.UID, GID: user.GID}); err == nil && o != (tree.Owner{}) {
+		var lower []string
+		for _, fd := range below {
+			lower = append(lower, fmt.Sprintf("/proc/self/fd/%d", fd))
+		}
+		if err = newOwner(fmt.Sprintf("/proc/self/fd/%d/.", upper), lower, o, n.specials); err != nil {
+			err = fmt.Errorf("noting whose the new files are: %w", err)
+		}
+	}
+	g.leave()
+	if err != nil {
+		return r, err
+	}
+	for _, p := range slices.Sorted(maps.Keys(n.specials)) {
+		// What is gone again, or was replaced, needs no note.
+		sp := n.specials[p]
+		info, err := os.Lstat("/" + p)
+		if sp.Device != "" && err != nil || sp.Device == "" && err == nil && !info.IsDir() && !info.Mode().IsRegular() {
+			r.Specials = append(r.Specials, sp)
+		}
+	}
+	return r, nil
+}
+
+// command runs the command and returns its status when all of its processes
+// have ended.
+func (n *notary) command(r *Run, user tree.User) (int, error) {
+	spec := commandSpec{Argv: r.Argv, Env: r.Env, Cwd: r.Cwd, Fake: user.UID == 0}
+	if !slices.ContainsFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }) {
+		spec.Env = append(slices.Clone(spec.Env), "HOME="+user.Home)
+	}
+	specR, specW, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer specW.Close()
+	statusR, statusW, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer statusR.Close()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "listener")
+	cmd := command(argRun, os.Stdout)
+	cmd.ExtraFiles = []*os.File{theirs, specR, statusW}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if user.UID != 0 || user.GID != 0 {
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: user.UID, HostID: 0, Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: user.GID, HostID: 0, Size: 1}}
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("starting the command: %w", err)
+	}
+	theirs.Close()
+	specR.Close()
+	statusW.Close()
+	go json.NewEncoder(specW).Encode(spec)
+	if listener, err := receive(pair[0]); err == nil {
+		n.listener = listener
+		go n.serve()
+	}
+	unix.Close(pair[0])
+
+	status, err := reap(cmd.Process.Pid)
+	if err != nil {
+		return 0, err
+	}
+	line, _ := io.ReadAll(statusR)
+	if len(line) == 0 {
+		return 0, &Failure{"isolation", fmt.Sprintf("fence did not start the command (status %d): what it said is in the log", status)}
+	}
+	return status, nil
+}
+
+// reap waits for a process, then ends all others: it is the first of the
+// namespace. 128+N stands for signal N.
+func reap(pid int) (int, error) {
+	status := -1
+	for {
+		var ws unix.WaitStatus
+		p, err := unix.Wait4(-1, &ws, 0, nil)
+		switch {
+		case err == unix.EINTR:
+		case err == unix.ECHILD && status >= 0:
+			return status, nil
+		case err != nil:
+			return 0, os.NewSyscallError("wait4", err)
+		case p == pid:
+			if status = ws.ExitStatus(); ws.Signaled() {
+				status = 128 + int(ws.Signal())
+			}
+			unix.Kill(-1, unix.SIGKILL)
+		}
+	}
+}
+
+// receive takes a descriptor from a socket.
+func receive(sock int) (int, error) {
+	buf, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
+	_, k, _, _, err := unix.Recvmsg(sock, buf, oob, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob[:k])
+	if err != nil || len(msgs) != 1 {
+		return -1, errors.New("no descriptor")
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil {
+		return -1, err
+	}
+	return fds[0], nil
+}
+
+// runMain becomes fence.
+func runMain() int {
+	argv := []string{inFence + "/fence", "--policy", inFence + "/step.toml", "--workdir", "/",
+		"--keep-fd", fmt.Sprint(fdListener), "--keep-fd", fmt.Sprint(fdCommand), "--status-fd", fmt.Sprint(fdStatus),
+		"--why", "what starts the command reads from it", "--", inFence + "/sifbuild", argExec}
+	return complain(fmt.Errorf("%s: %w", argv[0], unix.Exec(argv[0], argv, []string{"PATH=/"})))
+}
+
+// stepPolicy is the built-in policy "build" for a root folder in which nothing
+// is the node's, but for what the Dockerfile mounts.
+func stepPolicy(mounts []string, root bool) []byte {
+	var b strings.Builder
+	b.WriteString("version = 1\nextends = \"build\"\n")
+	if root {
+		b.WriteString("[capabilities]\nkeep = [\"CAP_DAC_OVERRIDE\", \"CAP_FOWNER\", \"CAP_FSETID\"]\nwhy = \"root of the image changes its files whatever their mode\"\n")
+	}
+	b.WriteString("[[accept]]\nname = \"sockets\"\nwhy = \"nothing of the node is mounted here: they are the image's own\"\n")
+	for _, m := range mounts {
+		fmt.Fprintf(&b, "[[open]]\npath = %q\naccess = \"write\"\nwhy = \"--mount of the Dockerfile\"\n", m)
+	}
+	return []byte(b.String())
+}
+
+// execMain becomes the command, behind the fence.
+func execMain() int {
+	runtime.LockOSThread()
+	var s commandSpec
+	f := os.NewFile(fdCommand, "command")
+	if err := json.NewDecoder(f).Decode(&s); err != nil {
+		return complain(fmt.Errorf("reading what to run: %w", err))
+	}
+	f.Close()
+	unix.Umask(0o022)
+	if err := os.Chdir(s.Cwd); err != nil {
+		return complain(err)
+	}
+	file, err := lookPath(s.Argv[0], s.Env)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "sifbuild: %v\n", err)
+		return 127
+	}
+	if s.Fake {
+		// Here, for fence tries in its self-test whether a device can be made.
+		if err := emulate(); err != nil {
+			return complain(err)
+		}
+	}
+	unix.Close(fdListener)
+	err = unix.Exec(file, s.Argv, s.Env)
+	fmt.Fprintf(os.Stderr, "sifbuild: %s: %v\n", file, err)
+	return 126
+}
+
+// emulate applies both filters to this thread and hands the listener over.
+func emulate() error {
+	listener, err := install(notedFilter(), unix.SECCOMP_FILTER_FLAG_NEW_LISTENER)
+	if err != nil {
+		return err
+	}
+	if err := unix.Sendmsg(fdListener, []byte{0}, unix.UnixRights(listener), nil, 0); err != nil {
+		return os.NewSyscallError("sendmsg", err)
+	}
+	unix.Close(listener)
+	_, err = install(fakedFilter(), 0)
+	return err
+}
+
+// lookPath finds a command as execvp(3) would with that environment.
+func lookPath(name string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	dirs := ""
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
+			dirs = v
+		}
+	}
+	for _, dir := range filepath.SplitList(dirs) {
+		p := filepath.Join(dir, name)
+		if info, err := os.Stat(p); err == nil && !info.IsDir() && info.Mode()&0o111 != 0 {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("%s: there is no such command in %s", name, dirs)
+}
+
+func complain(err error) int {
+	fmt.Fprintf(os.Stderr, "sifbuild: %v\n", err)
+	return 125
+}
+
+func loopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return os.NewSyscallError("ioctl(SIOCSIFFLAGS, lo)", unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo))
+}
