@@ -6,6 +6,7 @@ package dockerfile
 
 import (
 	"context"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -28,9 +29,11 @@ type Options struct {
 
 // Base is an image that a stage begins with, or that COPY --from takes from.
 type Base struct {
-	Name   string    // as in the Dockerfile, after expansion
-	Digest string    // identifies the content: manifest digest, or the digest of a local tree
-	Config v1.Config // empty for a root folder that has none
+	Name     string      // as in the Dockerfile, after expansion
+	Digest   string      // identifies the content: manifest digest, or the digest of a local tree
+	Config   v1.Config   // empty for a root folder that has none
+	Author   string      // as its configuration says
+	Platform v1.Platform // as its configuration says; the zero Platform if it does not
 }
 
 // Plan is a Dockerfile, resolved.
@@ -50,20 +53,27 @@ type Warning struct {
 
 // Stage is one FROM and what follows it.
 type Stage struct {
-	Index  int // in the Dockerfile, from 0
-	Name   string
-	Line   int
-	From   From
-	Steps  []Step
-	Config v1.Config // of the image, after the last step
+	Index    int // in the Dockerfile, from 0
+	Name     string
+	Line     int
+	Platform v1.Platform // what its programs are for: RUN works if this node can run them
+	From     From
+	Matches  []tree.Match // the contents of From.Context, one Match
+	Steps    []Step
+	Config   v1.Config // of the image, after the last step
+	Author   string
+	// StartInterval belongs to Config.Healthcheck, which has no place for it.
+	StartInterval time.Duration
 }
 
-// From is what a stage begins with or a copy takes from: exactly one is set.
+// From is what a stage begins with or a copy takes from: exactly one of
+// Scratch, Context, Stage and Base is set.
 type From struct {
-	Scratch bool   `json:"scratch,omitempty"` // an empty root folder
-	Context string `json:"context,omitempty"` // a folder of this machine (absolute)
-	Stage   *int   `json:"stage,omitempty"`   // index into the Dockerfile's stages
-	Base    *Base  `json:"base,omitempty"`
+	Scratch bool     `json:"scratch,omitempty"` // an empty root folder
+	Context string   `json:"context,omitempty"` // a folder of this machine (absolute)
+	Ignore  []string `json:"ignore,omitempty"`  // patterns of .dockerignore: what of Context is not there
+	Stage   *int     `json:"stage,omitempty"`   // Stage.Index of an earlier stage of the plan
+	Base    *Base    `json:"base,omitempty"`
 }
 
 // Step is one instruction that changes files: exactly one of Run, Copy and
@@ -81,9 +91,10 @@ type Run struct {
 	Argv    []string `json:"argv"`            // the shell included
 	Files   []Inline `json:"files,omitempty"` // scripts of heredocs (/dev/pipes/NAME), there while it runs
 	Env     []string `json:"env"`             // KEY=VALUE: ENV and ARG, with PATH; HOME only if the Dockerfile sets it
-	Cwd     string   `json:"cwd"`
-	User    string   `json:"user,omitempty"` // as written: name, uid, name:group, :group
-	Network string   `json:"network"`        // "default", "none" or "host"
+	Proxy   []string `json:"proxy,omitempty"` // KEY=VALUE after Env: proxies given as build arguments, which do not tell steps apart
+	Cwd     string   `json:"cwd"`             // absolute
+	User    string   `json:"user,omitempty"`  // as written: name, uid, name:group, :group
+	Network string   `json:"network"`         // "default", "none" or "host"
 	Mounts  []Mount  `json:"mounts,omitempty"`
 }
 
@@ -96,39 +107,39 @@ type Inline struct {
 
 // Mount is one --mount of a RUN step.
 type Mount struct {
-	Type     string  `json:"type"`   // bind, cache, tmpfs, secret or ssh
-	Target   string  `json:"target"` // absolute
-	From     *From   `json:"from,omitempty"`
-	Source   string  `json:"source,omitempty"` // inside From
-	ReadOnly bool    `json:"read_only,omitempty"`
-	ID       string  `json:"id,omitempty"`
-	Sharing  string  `json:"sharing,omitempty"` // shared, private or locked
-	Mode     *uint32 `json:"mode,omitempty"`
-	UID      int     `json:"uid,omitempty"`
-	GID      int     `json:"gid,omitempty"`
-	Size     int64   `json:"size,omitempty"` // bytes, of a tmpfs
-	Required bool    `json:"required,omitempty"`
-	Env      string  `json:"env,omitempty"`
+	Type     string       `json:"type"`              // bind, cache, tmpfs, secret or ssh
+	Target   string       `json:"target,omitempty"`  // absolute and cleaned; "" for a secret that is a variable only, and for ssh's own choice
+	From     *From        `json:"from,omitempty"`    // of a bind; of a cache, what it begins with, if anything
+	Source   string       `json:"source,omitempty"`  // inside From, cleaned, without leading slash; "" is all of it
+	Matches  []tree.Match `json:"matches,omitempty"` // what Source names, where From is a folder of this machine
+	ReadOnly bool         `json:"read_only,omitempty"`
+	ID       string       `json:"id,omitempty"`      // of a cache, secret or ssh: never ""
+	Sharing  string       `json:"sharing,omitempty"` // of a cache: shared, private or locked
+	Mode     *uint32      `json:"mode,omitempty"`    // nil: 0755 for a cache, 0400 for a secret, 0600 for ssh
+	UID      int          `json:"uid,omitempty"`
+	GID      int          `json:"gid,omitempty"`
+	Size     int64        `json:"size,omitempty"`     // bytes, of a tmpfs; 0 is no limit
+	Required bool         `json:"required,omitempty"` // of a secret or ssh: without it the step fails
+	Env      string       `json:"env,omitempty"`      // variable that a secret is put into
 }
 
 // Copy is a COPY or ADD step.
 type Copy struct {
 	Add     bool     `json:"add,omitempty"`
-	From    From     `json:"from"`
-	Sources []string `json:"sources,omitempty"` // paths and patterns inside From, cleaned, without leading slash
+	From    From     `json:"from"` // zero without Sources
+	Sources []string `json:"sources,omitempty"` // paths and patterns inside From, cleaned, without leading slash; "." is all of it; see tree.Selection
 	// Matches are what the sources name, by content, where From is a folder of this machine; what
 	// the sources of a stage or an image name is known when that exists.
 	Matches  []tree.Match `json:"matches,omitempty"`
 	Inline   []Inline     `json:"inline,omitempty"` // heredocs
 	URLs     []URL        `json:"urls,omitempty"`   // ADD only
 	Dest     string       `json:"dest"`             // absolute; a slash at the end means a folder
-	Chown    string       `json:"chown,omitempty"`
-	Chmod    string       `json:"chmod,omitempty"`
+	Chown    string       `json:"chown,omitempty"`  // USER[:GROUP], names or numbers
+	Chmod    string       `json:"chmod,omitempty"`  // octal, or symbolic as chmod(1)
 	Parents  bool         `json:"parents,omitempty"`
 	Exclude  []string     `json:"exclude,omitempty"`
-	Ignore   []string     `json:"ignore,omitempty"` // patterns of .dockerignore, for the context
-	Unpack   *bool        `json:"unpack,omitempty"` // ADD only: nil is the default
-	Checksum string       `json:"checksum,omitempty"`
+	Unpack   *bool        `json:"unpack,omitempty"`   // ADD only: nil is the default, true for files and false for URLs
+	Checksum string       `json:"checksum,omitempty"` // ALGORITHM:HEX of the one URL
 }
 
 // URL is a source of ADD that is fetched.
