@@ -14,6 +14,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,11 +33,12 @@ type Options struct {
 	Fence    string      // the fence binary that RUN steps come under
 	Platform v1.Platform // of the images
 	Bases    Bases
-	Require  []string      // commands that an image must have in the end
-	Timeout  time.Duration // of one image; 0: none
-	CPUs     int           // for packing; 0: all that this process may use
-	Log      *slog.Logger  // nil discards
-	Progress func(Event)   // nil discards; called from several goroutines
+	Require  []string          // commands that an image must have in the end
+	Secrets  map[string]string // files by the id of --mount=type=secret
+	Timeout  time.Duration     // of one image; 0: none
+	CPUs     int               // for packing; 0: all that this process may use
+	Log      *slog.Logger      // nil discards
+	Progress func(Event)       // nil discards; called from several goroutines
 }
 
 // Bases gives what stages begin with.
@@ -63,6 +65,18 @@ type StatusError struct {
 
 func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s:%d: %s: exit status %d", e.File, e.Line, e.Text, e.Status)
+}
+
+// ArchError is a command for another architecture than the node's.
+type ArchError struct {
+	File string
+	Line int
+	Text string
+	Base string
+}
+
+func (e *ArchError) Error() string {
+	return fmt.Sprintf("%s:%d: %s: the stage is for %s and this node is %s: build on a %s node, or begin with an image for %s", e.File, e.Line, e.Text, e.Base, runtime.GOARCH, e.Base, runtime.GOARCH)
 }
 
 // ErrTimeout is the cause of a build that took longer than Options.Timeout.
@@ -188,12 +202,15 @@ func (o *one) build(ctx context.Context) error {
 
 // stage makes all layers of a stage.
 func (o *one) stage(ctx context.Context, st *dockerfile.Stage) error {
-	first, err := o.begin(ctx, st.From, o.keys.Base[st.Index])
+	first, err := o.begin(ctx, st.From, o.keys.Base[st.Index], st.Matches)
 	if err != nil {
 		return fmt.Errorf("%s:%d: FROM: %w", o.plan.File, st.Line, err)
 	}
 	c := first
 	for i, s := range st.Steps {
+		if s.Run != nil && st.Platform.Architecture != runtime.GOARCH {
+			return &ArchError{File: o.plan.File, Line: s.Line, Text: s.Text, Base: st.Platform.Architecture}
+		}
 		o.steps++
 		o.say(s.Text)
 		if c, err = o.layers.shorten(ctx, c); err != nil {
@@ -226,7 +243,7 @@ func (o *one) stage(ctx context.Context, st *dockerfile.Stage) error {
 func (o *one) note(format string, args ...any) { fmt.Fprintf(o.log, format, args...) }
 
 // begin is what a stage begins with.
-func (o *one) begin(ctx context.Context, f dockerfile.From, key string) (chain, error) {
+func (o *one) begin(ctx context.Context, f dockerfile.From, key string, matches []tree.Match) (chain, error) {
 	if f.Stage != nil {
 		return o.stages[*f.Stage], nil
 	}
@@ -240,7 +257,14 @@ func (o *one) begin(ctx context.Context, f dockerfile.From, key string) (chain, 
 			}
 			return o.layers.unpack(ctx, filepath.Dir(dir), tars, dir, true)
 		case f.Context != "":
-			return nil, errors.New("BUG: a stage begins with a folder that is no base")
+			copied := filepath.Join(filepath.Dir(dir), "empty")
+			if err := os.Mkdir(copied, 0o755); err != nil {
+				return nil, err
+			}
+			r, err := step.Do(ctx, step.Spec{Lower: []string{copied}, Upper: dir, Dir: filepath.Dir(dir), Copy: &step.Copy{
+				Request: tree.CopyRequest{Root: f.Context, Matches: matches, Dest: "/"},
+			}}, o.log)
+			return r.Specials, err
 		}
 		return nil, nil // scratch
 	})
@@ -273,7 +297,7 @@ func (o *one) step(ctx context.Context, c chain, s dockerfile.Step, dir string) 
 }
 
 func (o *one) run(ctx context.Context, r *dockerfile.Run, work string) (*step.Run, error) {
-	out := &step.Run{Argv: r.Argv, Env: r.Env, Cwd: r.Cwd, User: r.User, Network: r.Network, Fence: o.o.Fence, Config: aptConfig}
+	out := &step.Run{Argv: r.Argv, Env: slices.Concat(r.Env, r.Proxy), Cwd: r.Cwd, User: r.User, Network: r.Network, Fence: o.o.Fence, Config: aptConfig}
 	for _, f := range r.Files {
 		out.Files = append(out.Files, step.File{Path: f.Path, Data: f.Data, Mode: f.Mode})
 	}
@@ -297,11 +321,7 @@ func (o *one) mount(ctx context.Context, m dockerfile.Mount, own string) (*step.
 	case "tmpfs":
 		out.Tmpfs, out.Size = true, m.Size
 	case "cache":
-		id := m.ID
-		if id == "" {
-			id = path.Clean(m.Target)
-		}
-		dir := filepath.Join(o.scratch.dir, "caches", digest(o.keys.Image, id))
+		dir := filepath.Join(o.scratch.dir, "caches", digest(o.keys.Image, m.ID))
 		if m.Sharing == "private" {
 			dir = own
 		}
@@ -340,19 +360,36 @@ func (o *one) mount(ctx context.Context, m dockerfile.Mount, own string) (*step.
 			out.Lower, out.Source = o.layers.lower(c), m.Source
 		}
 	case "secret", "ssh":
-		if m.Required {
-			return nil, fmt.Errorf("--mount=type=%s,required: sifbuild gives no secrets to a build", m.Type)
-		}
-		return nil, nil
+		return o.secret(m)
 	default:
 		return nil, fmt.Errorf("--mount=type=%s is not known", m.Type)
 	}
 	return out, nil
 }
 
+// secret is a file that only the step sees. One that nobody gives is not there.
+func (o *one) secret(m dockerfile.Mount) (*step.Mount, error) {
+	file, given := o.o.Secrets[m.ID]
+	if m.Type == "ssh" || !given {
+		if m.Required {
+			return nil, fmt.Errorf("--mount=type=%s,id=%s,required: it was not given (--secret %s=FILE)", m.Type, m.ID, m.ID)
+		}
+		return nil, nil
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("--secret %s: %w", m.ID, err)
+	}
+	out := &step.Mount{Target: m.Target, File: true, Data: data, Mode: 0o400, Env: m.Env}
+	if m.Mode != nil {
+		out.Mode = *m.Mode
+	}
+	return out, nil
+}
+
 // source is the layers of a stage or an image that something is taken from.
 func (o *one) source(ctx context.Context, f dockerfile.From) (chain, error) {
-	return o.begin(ctx, f, o.keys.from(f))
+	return o.begin(ctx, f, o.keys.from(f), nil)
 }
 
 func (o *one) copy(ctx context.Context, c *dockerfile.Copy, work string) (*step.Copy, error) {

@@ -39,7 +39,10 @@ func classify(err error, log string) *Fault {
 	var failed *step.Failure
 	var required *RequireError
 	var status *StatusError
+	var arch *ArchError
 	switch {
+	case errors.As(err, &arch):
+		f.Class = "architecture"
 	case errors.Is(err, ErrTimeout):
 		f.Class, f.Retry = "timeout", true
 	case errors.Is(err, context.Canceled):

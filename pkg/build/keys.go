@@ -5,8 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -42,6 +40,9 @@ func newKeys(p *dockerfile.Plan, platform v1.Platform, profile any) keys {
 	k := keys{Base: map[int]string{}, Steps: map[int][]string{}}
 	for _, st := range p.Stages {
 		key := k.from(st.From)
+		if st.From.Context != "" {
+			key = digest("folder", st.Matches)
+		}
 		k.Base[st.Index] = key
 		for _, s := range st.Steps {
 			key = digest(stepVersion, key, platform.String(), k.final(s))
@@ -89,13 +90,12 @@ func (k keys) final(s dockerfile.Step) any {
 			m.From = nil
 			run.Mounts = append(run.Mounts, mount{m, from})
 		}
-		run.Run.Mounts = nil
+		run.Run.Mounts, run.Run.Proxy = nil, nil
 		return run
 	case s.Copy != nil:
 		c := *s.Copy
 		from := k.from(c.From)
 		c.From = dockerfile.From{}
-		c.Ignore = nil // it has done its work in Matches
 		if c.Matches != nil {
 			c.Sources = nil
 		}
@@ -118,14 +118,3 @@ func digest(values ...any) string {
 	}
 	return hex.EncodeToString(h.Sum(nil))[:40]
 }
-
-// stagesOf are the stages that a plan builds, by index.
-func stagesOf(p *dockerfile.Plan) map[int]*dockerfile.Stage {
-	m := map[int]*dockerfile.Stage{}
-	for i := range p.Stages {
-		m[p.Stages[i].Index] = &p.Stages[i]
-	}
-	return m
-}
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -152,6 +152,9 @@ func (g *stage) system(r *Run, asRoot bool) error {
 	}
 	var targets []string
 	for _, m := range r.Mounts {
+		if m.Target == "" {
+			continue
+		}
 		targets = append(targets, path.Clean(m.Target))
 	}
 	if err := os.WriteFile(filepath.Join(at, "step.toml"), stepPolicy(targets, asRoot), 0o644); err != nil {
@@ -256,6 +259,8 @@ func (g *stage) wanted(m Mount, i int) error {
 		}
 		_, err := g.mount("sifbuild", m.Target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, data)
 		return err
+	case m.File && m.Target == "":
+		return nil
 	case m.File:
 		return g.file(m.Target, m.Data, os.FileMode(m.Mode))
 	case m.Discard:

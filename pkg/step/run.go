@@ -103,6 +103,11 @@ func (n *notary) command(r *Run, user tree.User) (int, error) {
 	if !slices.ContainsFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }) {
 		spec.Env = append(slices.Clone(spec.Env), "HOME="+user.Home)
 	}
+	for _, m := range r.Mounts {
+		if m.Env != "" {
+			spec.Env = append(slices.Clone(spec.Env), m.Env+"="+string(m.Data))
+		}
+	}
 	specR, specW, err := os.Pipe()
 	if err != nil {
 		return 0, err

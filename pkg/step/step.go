@@ -65,6 +65,7 @@ type Mount struct {
 	ReadOnly bool        `json:"read_only,omitempty"`
 	Discard  bool        `json:"discard,omitempty"` // what is written there is not kept
 	Data     []byte      `json:"data,omitempty"`    // a file's content, of a secret
+	Env      string      `json:"env,omitempty"`     // a variable that holds Data; Target may then be ""
 	File     bool        `json:"file,omitempty"`    // Data is what is mounted
 	Mode     uint32      `json:"mode,omitempty"`
 	Owner    *tree.Owner `json:"owner,omitempty"`

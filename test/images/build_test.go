@@ -1,0 +1,341 @@
+package images
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+
+	"fence/pkg/build"
+	"fence/pkg/dockerfile"
+	"fence/pkg/sif"
+	"fence/pkg/step"
+	"fence/test/bed"
+)
+
+func TestMain(m *testing.M) {
+	step.Main() // a step of a build begins as this program
+	os.Exit(m.Run())
+}
+
+// asUser is set for the child in which an ordinary user builds.
+const asUser = "IMAGES_AS_USER"
+
+// Every case is built by an ordinary user without subordinate ids, and gives
+// what BuildKit gave.
+func TestBuild(t *testing.T) {
+	bed.Require(t, "users", "images")
+	if os.Getenv(asUser) == "" {
+		fence := bed.Bin(t, "fence")
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		public := filepath.Join(bed.TempDir(t), "images.test")
+		if err := copyFile(self, public); err != nil {
+			t.Fatal(err)
+		}
+		cmd := bed.Command(t, public, "-test.run=^TestBuild$", "-test.v", "-test.timeout=15m")
+		if testing.Short() {
+			cmd.Args = append(cmd.Args, "-test.short")
+		}
+		cmd.Env = append(cmd.Env, asUser+"="+fence, "TMPDIR="+bed.TempDir(t), "BED_DIR="+bed.Dir())
+		if only := os.Getenv("CASES"); only != "" {
+			cmd.Args[1] = "-test.run=^TestBuild$/" + only
+		}
+		cmd.Dir, _ = os.Getwd()
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if n := strings.Count(string(out), "--- PASS: TestBuild/"); n == 0 {
+			t.Fatalf("no case was built\n%s", out)
+		}
+		return
+	}
+	if os.Geteuid() == 0 {
+		t.Fatal("not an ordinary user")
+	}
+	cases, err := Load("cases")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBench(t)
+	for _, c := range cases {
+		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
+			b.try(t, c)
+		})
+	}
+}
+
+// bench is what all cases are built with.
+type bench struct {
+	fence string
+	bases map[string]dockerfile.Base
+	trees map[string]Tree
+	tars  map[string]string // by digest
+}
+
+func newBench(t *testing.T) *bench {
+	b := &bench{fence: os.Getenv(asUser), bases: map[string]dockerfile.Base{}, tars: map[string]string{}}
+	all, err := Bases()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range all {
+		oci, err := image.OCI()
+		if err != nil {
+			t.Fatal(err)
+		}
+		digest, err := oci.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := filepath.Join(t.TempDir(), image.Name+".tar")
+		f, err := os.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := mutate.Extract(oci)
+		if _, err := io.Copy(f, r); err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+		f.Close()
+		b.bases[image.Name] = dockerfile.Base{Name: image.Name, Digest: digest.String(), Config: image.Config, Platform: platform}
+		b.tars[digest.String()] = name
+	}
+	return b
+}
+
+var platform = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
+
+func (b *bench) Layers(_ context.Context, base dockerfile.Base) ([]string, error) {
+	return []string{b.tars[base.Digest]}, nil
+}
+
+func (b *bench) base(_ context.Context, name string, _ v1.Platform) (dockerfile.Base, error) {
+	base, ok := b.bases[strings.TrimPrefix(strings.TrimSuffix(name, ":latest"), "docker.io/library/")]
+	if !ok {
+		return base, fmt.Errorf("there is no image %s", name)
+	}
+	return base, nil
+}
+
+func (b *bench) try(t *testing.T, c Case) {
+	ctx := t.Context()
+	dir := t.TempDir()
+	if err := c.MakeContext(ctx, dir); err != nil {
+		t.Fatal(err)
+	}
+	o := build.Options{Cache: t.TempDir(), Scratch: t.TempDir(), Fence: b.fence, Platform: platform, Bases: b, CPUs: 1, Secrets: map[string]string{}}
+	d := dockerfile.Options{File: c.Args.File, Context: dir, Args: c.Args.Build, Target: c.Args.Target, Platform: platform, Build: platform, Base: b.base, Contexts: map[string]string{}}
+	for name, sub := range c.Args.Contexts {
+		d.Contexts[name] = filepath.Join(dir, sub)
+	}
+	for name, sub := range c.Args.Secrets {
+		o.Secrets[name] = filepath.Join(dir, sub)
+	}
+	if c.Args.Platform != "" {
+		p, err := v1.ParsePlatform(c.Args.Platform)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Platform, o.Platform = *p, *p
+	}
+	data, err := os.ReadFile(filepath.Join(dir, c.Args.File))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As a person has it who is in that folder.
+	d.File = filepath.Join(dir, c.Args.File)
+	report, err := makeImage(t, data, d, o)
+	if err != nil {
+		text := strings.ReplaceAll(err.Error(), dir+"/", "")
+		switch {
+		case c.Error == nil:
+			log := ""
+			if report != nil {
+				log = tailOf(report.Log)
+			}
+			t.Fatalf("%s\n%s", text, log)
+		case !c.Error.MatchString(text):
+			t.Fatalf("the error is\n\t%s\nand should match\n\t%s", text, c.Error)
+		}
+		return
+	}
+	if c.Error != nil {
+		t.Fatalf("no error, and it should match %s", c.Error)
+	}
+	image, err := sif.Open(report.Image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer image.Close()
+	config, err := json.Marshal(image.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Canonical(config); err != nil || got != c.Config {
+		t.Errorf("the configuration: %v\n%s", err, diffLines(c.Config, got))
+	}
+	tree, err := Read(contents(image))
+	if err != nil {
+		t.Fatal(err)
+	}
+	on := Empty()
+	if c.On == "base" {
+		all, _ := Bases()
+		if on, err = all[0].Tree(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := diffLines(c.Want, b.ours(image, c, Diff(on, tree, c.Args.MTimes))); d != "" {
+		t.Errorf("the files (-: BuildKit's, +: ours)\n%s\nlog:\n%s", d, tailOf(report.Log))
+	}
+}
+
+func makeImage(t *testing.T, data []byte, d dockerfile.Options, o build.Options) (*build.Report, error) {
+	p, err := dockerfile.New(t.Context(), data, d)
+	if err != nil {
+		return nil, err
+	}
+	b, err := build.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	return b.Build(t.Context(), "case", p)
+}
+
+// ours leaves out what an image for Apptainer has besides what the Dockerfile makes.
+func (b *bench) ours(image *sif.Image, c Case, got string) string {
+	wanted := map[string]bool{}
+	for line := range strings.Lines(c.Want) {
+		wanted[pathOf(line)] = true
+	}
+	added := map[string]bool{}
+	for _, f := range sif.Overlay(image.Config, nil) {
+		added["/"+f.Path] = true
+	}
+	var out strings.Builder
+	for line := range strings.Lines(got) {
+		p := pathOf(line)
+		if strings.HasPrefix(p, "/.singularity.d") || added[p] && !wanted[p] {
+			continue
+		}
+		out.WriteString(line)
+	}
+	return out.String()
+}
+
+func pathOf(line string) string {
+	for _, f := range strings.Fields(line) {
+		if strings.HasPrefix(f, "/") {
+			return f
+		}
+	}
+	return ""
+}
+
+// contents are the files of an image with the owners that it notes.
+func contents(image *sif.Image) iter.Seq2[Entry, error] {
+	owners := map[string]sif.Owner{}
+	for _, o := range image.Owners {
+		owners[o.Path] = o
+	}
+	return func(yield func(Entry, error) bool) {
+		stop := fmt.Errorf("enough")
+		err := image.Walk(func(e sif.Entry) error {
+			o := owners[e.Path]
+			if e.Path == "." {
+				o = owners[""]
+			}
+			out := Entry{Path: e.Path, Mode: uint32(e.Mode.Perm()), UID: o.UID, GID: o.GID, Link: e.Link, Major: e.Major, Minor: e.Minor, MTime: e.MTime}
+			for bit, mode := range map[os.FileMode]uint32{os.ModeSetuid: 0o4000, os.ModeSetgid: 0o2000, os.ModeSticky: 0o1000} {
+				if e.Mode&bit != 0 {
+					out.Mode |= mode
+				}
+			}
+			switch e.Mode.Type() {
+			case os.ModeDir:
+				out.Type = "dir"
+			case os.ModeSymlink:
+				out.Type = "link"
+			case os.ModeNamedPipe:
+				out.Type = "fifo"
+			case os.ModeDevice:
+				out.Type = "block"
+			case os.ModeDevice | os.ModeCharDevice:
+				out.Type = "char"
+			case os.ModeSocket:
+				out.Type = "socket"
+			default:
+				out.Type, out.Inode = "file", fmt.Sprint(e.Inode)
+				r, err := e.Open()
+				if err != nil {
+					return err
+				}
+				out.Content = r
+			}
+			if !yield(out, nil) {
+				return stop
+			}
+			return nil
+		})
+		if err != nil && err != stop {
+			yield(Entry{}, err)
+		}
+	}
+}
+
+// diffLines are the lines that one text has and the other has not.
+func diffLines(want, got string) string {
+	in := func(text string) map[string]bool {
+		m := map[string]bool{}
+		for line := range strings.Lines(text) {
+			m[line] = true
+		}
+		return m
+	}
+	w, g := in(want), in(got)
+	var out strings.Builder
+	for line := range strings.Lines(want) {
+		if !g[line] {
+			out.WriteString("- " + line)
+		}
+	}
+	for line := range strings.Lines(got) {
+		if !w[line] {
+			out.WriteString("+ " + line)
+		}
+	}
+	return out.String()
+}
+
+func tailOf(name string) string {
+	data, _ := os.ReadFile(name)
+	return string(data[max(0, len(data)-3000):])
+}
+
+func copyFile(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o755)
+}
