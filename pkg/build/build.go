@@ -35,7 +35,9 @@ type Options struct {
 	Bases    Bases
 	Require  []string          // commands that an image must have in the end
 	Secrets  map[string]string // files by the id of --mount=type=secret
-	Timeout  time.Duration     // of one image; 0: none
+	Timeout  time.Duration     // of one attempt at one image; 0: none
+	Retries  int               // of what may work the next time
+	Pause    time.Duration     // before the first retry; twice as long before the second, and so on
 	CPUs     int               // for packing; 0: all that this process may use
 	Log      *slog.Logger      // nil discards
 	Progress func(Event)       // nil discards; called from several goroutines

@@ -21,6 +21,7 @@ type Report struct {
 	Installed []string `json:"installed,omitempty"`
 	Bytes     int64    `json:"bytes"`
 	Seconds   float64  `json:"seconds"`
+	Attempts  int      `json:"attempts"`
 	Log       string   `json:"log,omitempty"`
 	Warnings  []string `json:"warnings,omitempty"`
 	Fault     *Fault   `json:"fault,omitempty"`

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"fence/pkg/build"
+	"fence/pkg/cli"
+)
+
+func gcCmd() *urfave.Command {
+	return &urfave.Command{
+		Name:      "gc",
+		Usage:     "remove what nobody has used for long from a cache",
+		UsageText: "sifbuild gc --cache DIR [--unused TIME] [--keep SIZE] [--dry-run]",
+		Description: "Examples:\n" +
+			"  sifbuild gc --cache $SIF_CACHE --unused 720h\n" +
+			"  sifbuild gc --cache $SIF_CACHE --keep 200G --dry-run\n\n" +
+			"A file counts as used when it was made, or when a build took it. Exit codes: 0\n" +
+			"done, 2 wrong flags or not a cache.",
+		Flags: []urfave.Flag{
+			&urfave.StringFlag{Name: "cache", Usage: "the cache, `DIR`", EnvVars: []string{"SIF_CACHE"}},
+			&urfave.DurationFlag{Name: "unused", Usage: "only what was not used for `TIME`, such as 720h"},
+			&urfave.StringFlag{Name: "keep", Usage: "let `SIZE` stay, the last used first: 200G, 500M"},
+			&urfave.BoolFlag{Name: "dry-run", Usage: "remove nothing, say what would go"},
+			&urfave.BoolFlag{Name: "json", Usage: "print one record for each file"},
+		},
+		Action: gcCommand,
+	}
+}
+
+func gcCommand(c *urfave.Context) error {
+	o := build.GCOptions{Cache: c.String("cache"), Unused: c.Duration("unused"), DryRun: c.Bool("dry-run")}
+	if o.Cache == "" {
+		return cli.Usagef("--cache DIR, or the variable SIF_CACHE", "no cache is named")
+	}
+	if c.Args().Present() {
+		return cli.Usagef("the cache is named by --cache DIR", "gc takes no arguments, got %q", c.Args().First())
+	}
+	if o.Unused < 0 {
+		return cli.Usagef("such as --unused 720h", "--unused: %v is not a time", o.Unused)
+	}
+	if s := c.String("keep"); s != "" {
+		var err error
+		if o.Keep, err = parseSize(s); err != nil {
+			return cli.Usagef("a number and K, M, G or T, such as 200G", "--keep: %w", err)
+		}
+	}
+	if o.Unused == 0 && o.Keep == 0 {
+		return cli.Usagef("--unused TIME or --keep SIZE; --unused 1ns removes everything", "neither says what may go")
+	}
+	gone, err := build.GC(o)
+	if err != nil {
+		return cli.Usagef("--cache names the folder that 'sifbuild build' was given", "%w", err)
+	}
+	var bytes int64
+	enc := json.NewEncoder(c.App.Writer)
+	for _, g := range gone {
+		bytes += g.Bytes
+		if c.Bool("json") {
+			enc.Encode(g)
+		} else if c.Bool("dry-run") {
+			fmt.Fprintf(c.App.Writer, "%8s  %s  %s\n", size(g.Bytes), g.Used.Format(time.DateOnly), cli.Printable(g.Path))
+		}
+	}
+	if !c.Bool("json") {
+		verb := "removed"
+		if o.DryRun {
+			verb = "would remove"
+		}
+		fmt.Fprintf(c.App.Writer, "%s %d files, %s\n", verb, len(gone), size(bytes))
+	}
+	return nil
+}
+
+var units = []string{"", "K", "M", "G", "T"}
+
+// parseSize reads a number of bytes with a unit of 1024.
+func parseSize(s string) (int64, error) {
+	var n float64
+	var unit string
+	if k, _ := fmt.Sscanf(s, "%f%s", &n, &unit); k == 0 || n < 0 {
+		return 0, fmt.Errorf("%q is not a size", s)
+	}
+	factor := 1.0
+	for _, u := range units {
+		if u == unit {
+			return int64(n * factor), nil
+		}
+		factor *= 1024
+	}
+	return 0, fmt.Errorf("%q is not a size", s)
+}
+
+// size is a number of bytes for people.
+func size(n int64) string {
+	f, i := float64(n), 0
+	for f >= 1024 && i < len(units)-1 {
+		f, i = f/1024, i+1
+	}
+	if i == 0 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%.1f%s", f, units[i])
+}

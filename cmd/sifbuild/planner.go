@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	urfave "github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
+
+	"fence/pkg/base"
+	"fence/pkg/build"
+	"fence/pkg/cli"
+	"fence/pkg/dockerfile"
+	"fence/pkg/task"
+)
+
+// planFlags are those that decide what a Dockerfile means.
+func planFlags() []urfave.Flag {
+	return []urfave.Flag{
+		&urfave.StringFlag{Name: "cache", Usage: "images, steps and bases are kept in `DIR`, which nodes may share", EnvVars: []string{"SIF_CACHE"}},
+		&urfave.StringSliceFlag{Name: "base", Usage: "`NAME=PATH`: the image NAME is this root folder, OCI layout or SIF"},
+		&urfave.StringSliceFlag{Name: "context-add", Usage: "`NAME=DIR`: one more folder, for COPY --from=NAME"},
+		&urfave.StringSliceFlag{Name: "build-arg", Usage: "`NAME=VALUE` for ARG NAME"},
+		&urfave.StringFlag{Name: "target", Usage: "build the stage `NAME` instead of the last"},
+		&urfave.StringFlag{Name: "arch", Usage: "build for `ARCH` (default: this node's)", Value: runtime.GOARCH},
+	}
+}
+
+// taskFlags are those that choose tasks.
+func taskFlags() []urfave.Flag {
+	return []urfave.Flag{
+		&urfave.StringSliceFlag{Name: "include", Usage: "only tasks whose name matches `GLOB`"},
+		&urfave.StringSliceFlag{Name: "exclude", Usage: "no task whose name matches `GLOB`"},
+		&urfave.IntFlag{Name: "per-dataset", Usage: "at most `N` tasks of each dataset"},
+		&urfave.IntFlag{Name: "limit", Usage: "at most `N` tasks"},
+		&urfave.Int64Flag{Name: "seed", Usage: "choose those at random, the same for the same `S`"},
+		&urfave.StringFlag{Name: "require", Usage: "commands that every image must have, by `LIST`; none: no such check", Value: "tmux"},
+		&urfave.BoolFlag{Name: "json", Usage: "print records to a terminal too"},
+	}
+}
+
+// planner turns Dockerfiles into plans.
+type planner struct {
+	cache    string
+	store    *base.Store
+	args     map[string]string
+	contexts map[string]string
+	target   string
+	platform v1.Platform
+	require  []string
+
+	mu       sync.Mutex
+	resolved map[string]func() (dockerfile.Base, error)
+}
+
+func newPlanner(c *urfave.Context) (*planner, error) {
+	p := &planner{
+		cache: c.String("cache"), target: c.String("target"), args: map[string]string{}, contexts: map[string]string{},
+		platform: v1.Platform{OS: "linux", Architecture: goArch(c.String("arch"))}, resolved: map[string]func() (dockerfile.Base, error){},
+	}
+	for _, pair := range c.StringSlice("build-arg") {
+		name, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			// As docker build has it: the caller's own variable.
+			if value, ok = os.LookupEnv(name); !ok {
+				continue
+			}
+		}
+		p.args[name] = value
+	}
+	for _, pair := range c.StringSlice("context-add") {
+		name, dir, ok := strings.Cut(pair, "=")
+		if !ok || name == "" {
+			return nil, cli.Usagef("--context-add wheels=/project/wheels", "--context-add: %q is not NAME=DIR", pair)
+		}
+		abs, err := filepath.Abs(dir)
+		if err == nil {
+			var info os.FileInfo
+			if info, err = os.Stat(abs); err == nil && !info.IsDir() {
+				err = fmt.Errorf("%s is not a folder", dir)
+			}
+		}
+		if err != nil {
+			return nil, cli.Usagef("", "--context-add %s: %w", name, err)
+		}
+		p.contexts[name] = abs
+	}
+	if r := c.String("require"); r != "none" && r != "" {
+		p.require = strings.Split(r, ",")
+	}
+	local := map[string]string{}
+	for _, pair := range c.StringSlice("base") {
+		name, path, ok := strings.Cut(pair, "=")
+		if !ok || name == "" || path == "" {
+			return nil, cli.Usagef("--base ubuntu:22.04=/project/images/ubuntu", "--base: %q is not NAME=PATH", pair)
+		}
+		local[name] = path
+	}
+	p.store = &base.Store{Dir: filepath.Join(p.cache, "base"), Local: local}
+	return p, nil
+}
+
+// goArch takes the names that people use.
+func goArch(arch string) string {
+	switch arch {
+	case "x86_64":
+		return "amd64"
+	case "aarch64":
+		return "arm64"
+	}
+	return arch
+}
+
+func (p *planner) options() dockerfile.Options {
+	return dockerfile.Options{
+		Args: p.args, Contexts: p.contexts, Target: p.target, Platform: p.platform,
+		Build: v1.Platform{OS: "linux", Architecture: runtime.GOARCH}, Base: p.base,
+	}
+}
+
+// base resolves each name once.
+func (p *planner) base(ctx context.Context, name string, platform v1.Platform) (dockerfile.Base, error) {
+	key := name + " " + platform.String()
+	p.mu.Lock()
+	once, ok := p.resolved[key]
+	if !ok {
+		once = sync.OnceValues(func() (dockerfile.Base, error) { return p.resolve(ctx, name, platform) })
+		p.resolved[key] = once
+	}
+	p.mu.Unlock()
+	return once()
+}
+
+// planned is a task with what is known before anything is built.
+type planned struct {
+	task task.Task
+	plan *dockerfile.Plan
+	err  error
+}
+
+// plan reads the Dockerfiles of tasks, several at a time.
+func (p *planner) plan(ctx context.Context, tasks []task.Task) []planned {
+	out := make([]planned, len(tasks))
+	var g errgroup.Group
+	g.SetLimit(2 * runtime.NumCPU())
+	for i, t := range tasks {
+		g.Go(func() error {
+			out[i] = planned{task: t}
+			out[i].plan, out[i].err = p.one(ctx, t)
+			return nil
+		})
+	}
+	g.Wait()
+	return out
+}
+
+func (p *planner) one(ctx context.Context, t task.Task) (*dockerfile.Plan, error) {
+	o := p.options()
+	o.Context = t.Context
+	if t.DockerImage != "" {
+		// Harbor's rule: the image that is named wins over the Dockerfile.
+		o.File, o.Context = filepath.Join(t.Dir, "task.toml"), ""
+		return dockerfile.New(ctx, []byte("FROM "+t.DockerImage+"\n"), o)
+	}
+	o.File = t.Dockerfile
+	data, err := os.ReadFile(t.Dockerfile)
+	if err != nil {
+		return nil, err
+	}
+	return dockerfile.New(ctx, data, o)
+}
+
+// wants groups tasks by the image that they want.
+func wants(b *build.Builder, all []planned) (list []build.Want, byKey map[string][]task.Task) {
+	byKey = map[string][]task.Task{}
+	for _, t := range all {
+		if t.err != nil {
+			continue
+		}
+		key := b.Key(t.plan)
+		if byKey[key] == nil {
+			list = append(list, build.Want{Key: key, Plan: t.plan, Names: []string{t.task.Name}})
+		} else {
+			i := len(list) - 1
+			for list[i].Key != key {
+				i--
+			}
+			list[i].Names = append(list[i].Names, t.task.Name)
+		}
+		byKey[key] = append(byKey[key], t.task)
+	}
+	return list, byKey
+}
+
+var errNoCache = errors.New("no cache is named")
