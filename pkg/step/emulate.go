@@ -26,10 +26,18 @@ const (
 //     filter is there (as in Charliecloud's, whose list this is).
 //
 // What asks for the result (getuid after setuid) sees that nothing changed.
+//
+// For every user getgroups gives the groups that the image's files say, for
+// none but one can be set.
 
-// notedFilter leaves chown and mknod of devices to a listener.
-func notedFilter() []bpf.Instruction {
-	f := newFilter()
+// notedFilter leaves getgroups, and for root chown and mknod of devices, to a
+// listener.
+func notedFilter(root bool) []bpf.Instruction {
+	f := append(newFilter(),
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_GETGROUPS, SkipTrue: 1}, bpf.RetConstant{Val: unix.SECCOMP_RET_USER_NOTIF})
+	if !root {
+		return append(f, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
+	}
 	for _, nr := range chownCalls {
 		f = append(f, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: nr, SkipTrue: 1}, bpf.RetConstant{Val: unix.SECCOMP_RET_USER_NOTIF})
 	}

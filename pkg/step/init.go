@@ -171,7 +171,7 @@ func unpack(u *Unpack) (r Result, err error) {
 }
 
 func tarLayer(t *Tar) error {
-	f, err := os.OpenFile(t.Out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := os.OpenFile(t.Out, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package step
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path"
@@ -36,6 +37,7 @@ type reply struct {
 // process of the step's own PID namespace, with the step's root folder.
 type notary struct {
 	listener int
+	groups   []uint32 // of the user, sorted
 	mu       sync.Mutex
 	specials map[string]tree.Special // by path
 }
@@ -49,7 +51,9 @@ func (n *notary) serve() {
 			return
 		}
 		a := reply{id: q.id}
-		if err := n.answer(&q); err != nil {
+		if q.nr == unix.SYS_GETGROUPS {
+			a.val, a.errno = n.getgroups(&q)
+		} else if err := n.answer(&q); err != nil {
 			errno, ok := err.(unix.Errno)
 			if !ok {
 				errno = unix.EPERM
@@ -193,6 +197,33 @@ func (n *notary) umask(q *request) uint32 {
 		}
 	}
 	return 0o022
+}
+
+// getgroups is getgroups(2): the number, and a negative errno.
+func (n *notary) getgroups(q *request) (int64, int32) {
+	size, at := int32(q.args[0]), q.args[1]
+	switch {
+	case size == 0:
+		return int64(len(n.groups)), 0
+	case size < 0 || int(size) < len(n.groups):
+		return 0, -int32(unix.EINVAL)
+	}
+	mem, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", q.pid), os.O_WRONLY, 0)
+	if err != nil {
+		return 0, -int32(unix.EPERM)
+	}
+	defer mem.Close()
+	var data []byte
+	for _, g := range n.groups {
+		data = binary.NativeEndian.AppendUint32(data, g)
+	}
+	if !n.valid(q) {
+		return 0, -int32(unix.EINTR)
+	}
+	if _, err := mem.WriteAt(data, int64(at)); err != nil {
+		return 0, -int32(unix.EFAULT)
+	}
+	return int64(len(n.groups)), 0
 }
 
 // valid: the caller still waits, so that its number is still its own.

@@ -119,7 +119,7 @@ func (g *stage) system(r *Run, asRoot bool) error {
 	if _, err := g.mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return err
 	}
-	if err := g.devices(r.Files); err != nil {
+	if err := g.devices(); err != nil {
 		return err
 	}
 	if at, err := g.mount("/sys", "/sys", "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
@@ -176,8 +176,8 @@ func (g *stage) system(r *Run, asRoot bool) error {
 	return readOnly(at)
 }
 
-// devices makes a /dev of the usual devices, and of the scripts of heredocs.
-func (g *stage) devices(scripts []File) error {
+// devices makes a /dev of the usual devices.
+func (g *stage) devices() error {
 	at, err := g.mount("sifbuild", "/dev", "tmpfs", unix.MS_NOSUID, "mode=755,size=64k,nr_inodes=200")
 	if err != nil {
 		return err
@@ -207,27 +207,6 @@ func (g *stage) devices(scripts []File) error {
 		}
 		if err := unix.Mount("sifbuild", p, m.kind, unix.MS_NOSUID|unix.MS_NOEXEC, m.data); err != nil {
 			return fmt.Errorf("mounting /dev/%s: %w", m.name, err)
-		}
-	}
-	for _, f := range scripts {
-		p := filepath.Join(g.dir, "scripts", strings.TrimPrefix(f.Path, "/dev/pipes/"))
-		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(p, f.Data, os.FileMode(f.Mode)); err != nil {
-			return err
-		}
-		if err := os.Chmod(p, os.FileMode(f.Mode)); err != nil {
-			return err
-		}
-	}
-	if len(scripts) > 0 {
-		pipes := filepath.Join(at, "pipes")
-		if err := os.Mkdir(pipes, 0o755); err != nil {
-			return err
-		}
-		if err := unix.Mount(filepath.Join(g.dir, "scripts"), pipes, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("binding /dev/pipes: %w", err)
 		}
 	}
 	return nil

@@ -20,7 +20,7 @@ import (
 
 // Descriptors of the process that becomes fence, and then the command.
 const (
-	fdListener = 3 // a socket for the listener of notedFilter; closed unused without one
+	fdListener = 3 // a socket for the listener of notedFilter
 	fdCommand  = 4 // a commandSpec
 	fdStatus   = 5 // fence's status line: it is up
 )
@@ -29,7 +29,8 @@ const (
 type commandSpec struct {
 	Argv, Env []string
 	Cwd       string
-	Fake      bool // user 0: calls that need more than one user succeed
+	Files     []File // scripts, in fence's own /dev
+	Fake      bool   // user 0: calls that need more than one user succeed
 }
 
 // run does a RUN step.
@@ -70,7 +71,12 @@ func run(s Spec, root string) (r Result, err error) {
 	if err := g.enter(); err != nil {
 		return r, err
 	}
-	n := &notary{specials: map[string]tree.Special{}}
+	n := &notary{specials: map[string]tree.Special{}, groups: []uint32{uint32(user.GID)}}
+	for _, g := range user.Groups {
+		n.groups = append(n.groups, uint32(g))
+	}
+	slices.Sort(n.groups)
+	n.groups = slices.Compact(n.groups)
 	r.Exit, err = n.command(s.Run, user)
 	if o := (tree.Owner{UID: user.UID, GID: user.GID}); err == nil && o != (tree.Owner{}) {
 		var lower []string
@@ -99,7 +105,7 @@ func run(s Spec, root string) (r Result, err error) {
 // command runs the command and returns its status when all of its processes
 // have ended.
 func (n *notary) command(r *Run, user tree.User) (int, error) {
-	spec := commandSpec{Argv: r.Argv, Env: r.Env, Cwd: r.Cwd, Fake: user.UID == 0}
+	spec := commandSpec{Argv: r.Argv, Env: r.Env, Cwd: r.Cwd, Files: r.Files, Fake: user.UID == 0}
 	if !slices.ContainsFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }) {
 		spec.Env = append(slices.Clone(spec.Env), "HOME="+user.Home)
 	}
@@ -227,6 +233,15 @@ func execMain() int {
 		return complain(fmt.Errorf("reading what to run: %w", err))
 	}
 	f.Close()
+	unix.Umask(0)
+	for _, f := range s.Files {
+		if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
+			return complain(err)
+		}
+		if err := os.WriteFile(f.Path, f.Data, os.FileMode(f.Mode)); err != nil {
+			return complain(err)
+		}
+	}
 	unix.Umask(0o022)
 	if err := os.Chdir(s.Cwd); err != nil {
 		return complain(err)
@@ -236,21 +251,18 @@ func execMain() int {
 		fmt.Fprintf(os.Stderr, "sifbuild: %v\n", err)
 		return 127
 	}
-	if s.Fake {
-		// Here, for fence tries in its self-test whether a device can be made.
-		if err := emulate(); err != nil {
-			return complain(err)
-		}
+	// Here, for fence tries in its self-test whether a device can be made.
+	if err := emulate(s.Fake); err != nil {
+		return complain(err)
 	}
-	unix.Close(fdListener)
 	err = unix.Exec(file, s.Argv, s.Env)
 	fmt.Fprintf(os.Stderr, "sifbuild: %s: %v\n", file, err)
 	return 126
 }
 
-// emulate applies both filters to this thread and hands the listener over.
-func emulate() error {
-	listener, err := install(notedFilter(), unix.SECCOMP_FILTER_FLAG_NEW_LISTENER)
+// emulate applies the filters to this thread and hands the listener over.
+func emulate(root bool) error {
+	listener, err := install(notedFilter(root), unix.SECCOMP_FILTER_FLAG_NEW_LISTENER)
 	if err != nil {
 		return err
 	}
@@ -258,7 +270,10 @@ func emulate() error {
 		return os.NewSyscallError("sendmsg", err)
 	}
 	unix.Close(listener)
-	_, err = install(fakedFilter(), 0)
+	unix.Close(fdListener)
+	if root {
+		_, err = install(fakedFilter(), 0)
+	}
 	return err
 }
 
