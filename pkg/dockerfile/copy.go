@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -15,7 +16,9 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/opencontainers/go-digest"
 	mode "github.com/tonistiigi/dchapes-mode"
+	"golang.org/x/sys/unix"
 
+	"fence/pkg/internal/suggest"
 	"fence/pkg/tree"
 )
 
@@ -165,11 +168,7 @@ func (b *builder) choose(f From, s tree.Selection) ([]tree.Match, error) {
 	s.Ignore, s.Hash = f.Ignore, true
 	matches, err := tree.Select(f.Context, s)
 	if missing, ok := errors.AsType[*tree.NotFoundError](err); ok {
-		hint := "paths are seen from the context folder, " + f.Context
-		if missing.Ignored {
-			hint = fmt.Sprintf("a line !%s at the end of that file lets it in", strings.TrimSuffix(missing.Source, "/"))
-		}
-		return nil, &advice{err, hint}
+		return nil, &advice{err, b.missingHint(f, missing)}
 	}
 	if err != nil {
 		return nil, err
@@ -187,6 +186,39 @@ func (b *builder) choose(f From, s tree.Selection) ([]tree.Match, error) {
 		}
 	}
 	return matches, nil
+}
+
+func (b *builder) missingHint(f From, e *tree.NotFoundError) string {
+	if e.Ignored {
+		return fmt.Sprintf("a line !%s at the end of that file lets it in", e.Source)
+	}
+	if e.Link != "" {
+		return "a link is followed as if the context folder were /"
+	}
+	dir, name := path.Split(e.Source)
+	if near := suggest.Nearest(name, namesIn(f.Context, cmp.Or(dir, "."))); near != "" {
+		return "did you mean " + dir + near + "?"
+	}
+	return "paths are seen from the context folder, " + f.Context
+}
+
+// namesIn are the names in a folder below root; none if that cannot be read.
+func namesIn(root, dir string) []string {
+	r, err := os.OpenRoot(root)
+	if err != nil {
+		return nil
+	}
+	defer r.Close()
+	f, err := r.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(1000)
+	if err != nil {
+		return nil
+	}
+	return names
 }
 
 // cleanSource is a source inside the folder it is taken from: nothing leads out

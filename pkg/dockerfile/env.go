@@ -90,7 +90,7 @@ func (b *builder) expand(lex *shell.Lex, line int, word string, env shell.EnvGet
 		return "", errors.New("it holds a NUL byte")
 	}
 	if !utf8.ValidString(word) {
-		b.warn(line, "bytes that are not UTF-8 become \uFFFD, as in docker build")
+		b.warn(line, "bytes that are not UTF-8 become U+FFFD, as in docker build")
 		word = strings.Map(func(r rune) rune { return r }, word)
 	}
 	if !strings.ContainsAny(word, `$\'"`+"`") {

@@ -126,7 +126,7 @@ type Mount struct {
 // Copy is a COPY or ADD step.
 type Copy struct {
 	Add     bool     `json:"add,omitempty"`
-	From    From     `json:"from"` // zero without Sources
+	From    From     `json:"from"`              // zero without Sources
 	Sources []string `json:"sources,omitempty"` // paths and patterns inside From, cleaned, without leading slash; "." is all of it; see tree.Selection
 	// Matches are what the sources name, by content, where From is a folder of this machine; what
 	// the sources of a stage or an image name is known when that exists.

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
@@ -114,7 +114,7 @@ func (b *builder) checkImage(image string) error {
 	if image == "scratch" || b.named(image) != "" {
 		return nil
 	}
-	if _, err := name.ParseReference(image, name.WeakValidation); err != nil {
+	if !imageName.MatchString(image) || imageID.MatchString(image) {
 		hint := ""
 		if s := b.byName[strings.ToLower(image)]; s != nil {
 			hint = "FROM needs the stage's name in small letters: " + s.Name
@@ -123,6 +123,18 @@ func (b *builder) checkImage(image string) error {
 	}
 	return nil
 }
+
+// The grammar of image names is that of distribution/reference, which BuildKit uses.
+const (
+	hostPattern   = `(?:\[[a-fA-F0-9:]+\]|[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*)(?::[0-9]+)?`
+	pathPattern   = `[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*`
+	digestPattern = `[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}`
+)
+
+var (
+	imageName = regexp.MustCompile(`^(?:` + hostPattern + `/)?` + pathPattern + `(?:/` + pathPattern + `)*(?::\w[\w.-]{0,127})?(?:@` + digestPattern + `)?$`)
+	imageID   = regexp.MustCompile(`^[a-f0-9]{64}$`)
+)
 
 // named is the key of Options.Contexts that an image name means, or "".
 func (b *builder) named(image string) string {
@@ -351,10 +363,10 @@ func (b *builder) from(image string, platform v1.Platform) (From, error) {
 			return From{}, b.ctx.Err()
 		}
 		err = fmt.Errorf("%s: %w", strings.TrimSuffix(image, ":"), err)
-		if near := suggest.Nearest(image, b.names()); near != "" {
+		if s := b.byName[strings.ToLower(image)]; s != nil {
+			err = &advice{err, fmt.Sprintf("the stage %s begins on line %d, and FROM can only name an earlier one", s.Name, s.Line)}
+		} else if near := suggest.Nearest(image, b.names()); near != "" {
 			err = &advice{err, "did you mean the stage " + near + "?"}
-		} else if s := b.byName[strings.ToLower(image)]; s != nil {
-			err = &advice{err, fmt.Sprintf("the stage %s begins on line %d; FROM can only name an earlier one, in small letters", s.Name, s.Line)}
 		}
 		return From{}, err
 	}

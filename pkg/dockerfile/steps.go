@@ -1,6 +1,7 @@
 package dockerfile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -50,7 +51,7 @@ func (b *builder) play(s *stage) error {
 		s.env.set(k, v)
 	}
 	if wd := s.Config.WorkingDir; wd != "" {
-		s.Config.WorkingDir = resolvePath("/", wd, false)
+		s.Config.WorkingDir = resolvePath(wd, wd, false)
 	}
 	for _, c := range s.commands {
 		if err := b.step(s, c); err != nil {
@@ -60,11 +61,15 @@ func (b *builder) play(s *stage) error {
 	return nil
 }
 
-// cloneConfig copies what instructions change in place.
+// cloneConfig is a copy of what BuildKit keeps of a configuration: what only a
+// daemon reads (Hostname, Tty) is left out. What instructions change in place is
+// the copy's own.
 func cloneConfig(c v1.Config) v1.Config {
-	c.Env, c.OnBuild = slices.Clone(c.Env), slices.Clone(c.OnBuild)
-	c.Labels, c.Volumes, c.ExposedPorts = maps.Clone(c.Labels), maps.Clone(c.Volumes), maps.Clone(c.ExposedPorts)
-	return c
+	return v1.Config{
+		User: c.User, Env: slices.Clone(c.Env), Entrypoint: c.Entrypoint, Cmd: c.Cmd, WorkingDir: c.WorkingDir, StopSignal: c.StopSignal,
+		Labels: maps.Clone(c.Labels), Volumes: maps.Clone(c.Volumes), ExposedPorts: maps.Clone(c.ExposedPorts),
+		ArgsEscaped: c.ArgsEscaped, Healthcheck: c.Healthcheck, OnBuild: slices.Clone(c.OnBuild), Shell: c.Shell,
+	}
 }
 
 // step is one instruction.
@@ -247,10 +252,7 @@ func setEnv(env []string, key, value string) []string {
 // resolvePath is p, seen from folder dir. An absolute p is left as it is
 // written, as BuildKit does. With slash, a slash at the end is kept.
 func resolvePath(dir, p string, slash bool) string {
-	out := p
-	if p == "" {
-		out = path.Join("/", dir)
-	}
+	out := cmp.Or(p, dir)
 	if !path.IsAbs(out) {
 		out = path.Join("/", dir, p)
 	}

@@ -1,0 +1,124 @@
+package dockerfile_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"fence/pkg/dockerfile"
+	"fence/test/images"
+)
+
+// atRun are the cases whose error is one of a step: a plan of them is made.
+var atRun = []string{
+	"row16-shell-pipefail", "row20-heredoc-shebang-fails", "row49-user-unknown", "row64-volume-absent",
+}
+
+// TestCases holds plans against what BuildKit made of the same files: whether
+// there is an error, on which line, and the configuration of the image.
+func TestCases(t *testing.T) {
+	cases, err := images.Load(cmp.Or(os.Getenv("CASES"), "../../test/images/cases"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bases, err := images.Bases()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cases {
+		t.Run(c.Name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := c.MakeContext(t.Context(), dir); err != nil {
+				t.Fatal(err)
+			}
+			data, err := os.ReadFile(filepath.Join(dir, c.Args.File))
+			if err != nil && c.Error != nil {
+				return
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			p, err := plan(t, c, dir, data, bases)
+			switch {
+			case c.Error == nil && err != nil:
+				t.Fatalf("%v; BuildKit builds it", err)
+			case c.Error != nil && slices.Contains(atRun, c.Name):
+				if err != nil {
+					t.Fatalf("%v; BuildKit fails only when it runs the step", err)
+				}
+				return
+			case c.Error != nil && err == nil:
+				t.Fatalf("no error; BuildKit's matches %s", c.Error)
+			case c.Error != nil:
+				if bad := (*dockerfile.Error)(nil); !errors.As(err, &bad) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("%#v is not an Error of one line", err)
+				}
+				if got := strings.ReplaceAll(err.Error(), dir+"/", ""); !c.Error.MatchString(got) {
+					t.Errorf("%s\ndoes not match\n%s", got, c.Error)
+				}
+				return
+			}
+			if got := config(t, p.Stages[len(p.Stages)-1]); got != c.Config {
+				t.Errorf("the configuration is\n%s\nand BuildKit's\n%s", got, c.Config)
+			}
+		})
+	}
+}
+
+func plan(t *testing.T, c images.Case, dir string, data []byte, bases []images.Image) (*dockerfile.Plan, error) {
+	contexts := map[string]string{}
+	for name, folder := range c.Args.Contexts {
+		contexts[name] = filepath.Join(dir, folder)
+	}
+	platform := v1.Platform{OS: "linux", Architecture: "amd64"}
+	if c.Args.Platform != "" {
+		p, err := v1.ParsePlatform(c.Args.Platform)
+		if err != nil {
+			t.Fatal(err)
+		}
+		platform = *p
+	}
+	return dockerfile.New(t.Context(), data, dockerfile.Options{
+		File: filepath.Join(dir, c.Args.File), Context: dir, Contexts: contexts, Args: c.Args.Build, Target: c.Args.Target,
+		Platform: platform, Build: v1.Platform{OS: "linux", Architecture: "amd64"},
+		Base: func(_ context.Context, name string, _ v1.Platform) (dockerfile.Base, error) {
+			for _, b := range bases {
+				if b.Name == strings.TrimSuffix(name, ":latest") {
+					return dockerfile.Base{Digest: "sha256:" + b.Name, Config: b.Config}, nil
+				}
+			}
+			return dockerfile.Base{}, errors.New("no such image: not found")
+		},
+	})
+}
+
+// config is a stage's configuration as an image would have it.
+func config(t *testing.T, s dockerfile.Stage) string {
+	t.Helper()
+	data, err := json.Marshal(s.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all map[string]any
+	if err := json.Unmarshal(data, &all); err != nil {
+		t.Fatal(err)
+	}
+	if h, ok := all["Healthcheck"].(map[string]any); ok && s.StartInterval != 0 {
+		h["StartInterval"] = s.StartInterval
+	}
+	if data, err = json.Marshal(all); err != nil {
+		t.Fatal(err)
+	}
+	text, err := images.Canonical(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
