@@ -38,22 +38,31 @@ type Entry struct {
 	Size   int64  `json:"size,omitempty"`   // bytes, of a file
 	SHA256 string `json:"sha256,omitempty"` // hex, of a file, if asked for
 	Link   string `json:"link,omitempty"`   // where a link leads, as written
+	// Way says that a folder is here only because of what is below it: --exclude or --parents
+	// passed it over. It changes less of a folder that is there already.
+	Way bool `json:"way,omitempty"`
 }
 
 // Selection says what COPY or ADD take from a folder.
 type Selection struct {
-	Sources []string // cleaned, relative to the root; patterns as of path/filepath.Match
-	Parents bool     // keep the folders above, with the pivot point /./
-	Exclude []string // --exclude
-	Ignore  []string // of .dockerignore, for a context folder
-	Hash    bool     // fill in SHA256
+	// Sources are paths relative to the root, and patterns as of path/filepath.Match; a leading
+	// slash and "." are nothing, ".." stops at the root. With Parents a source is as written:
+	// cleaning it would lose the pivot point /./.
+	Sources []string
+	Parents bool      // keep the folders above, with the pivot point /./
+	Exclude []string  // --exclude, matched against paths below a source; never hides a source itself
+	Ignore  []string  // of .dockerignore, for a context folder
+	Hash    bool      // fill in SHA256
+	Devices []Special // of the tree: those with a Device can be selected, too
 }
 
-// Match is one path that a source names.
+// Match is one path that a source names. With Parents it is the folder that the
+// pattern begins at (the root, or what precedes the pivot point), and Below is
+// what of it the pattern takes.
 type Match struct {
 	Source string  `json:"source"`          // the source that names it
-	Path   string  `json:"path"`            // where it is, relative to the root, links followed
-	Name   string  `json:"name"`            // what it is called in a destination folder (with --parents: the path there)
-	Entry  Entry   `json:"entry"`           // what is at Path
-	Below  []Entry `json:"below,omitempty"` // the contents of a folder, sorted, relative to it; links are links
+	Path   string  `json:"path"`            // where it is, relative to the root, links followed; "." is the root
+	Name   string  `json:"name"`            // what it is called in a destination folder, unless it is a folder itself
+	Entry  Entry   `json:"entry"`           // what is at Path; never a link
+	Below  []Entry `json:"below,omitempty"` // the contents of a folder, each folder before what is in it, sorted by name, paths relative to it; links are links
 }
