@@ -149,14 +149,14 @@ func (r *rooted) names(p string) ([]string, error) {
 	return names, nil
 }
 
-// open opens the file at p without following a link; a FIFO does not block it.
+// open opens what is at p without following a link.
 func (r *rooted) open(p string, flags int, perm uint32) (*os.File, error) {
 	fd, name, err := r.parent(p)
 	if err != nil {
 		return nil, err
 	}
 	n, err := retry(func() (int, error) {
-		return unix.Openat(fd, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, perm)
+		return unix.Openat(fd, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, perm)
 	})
 	if err != nil {
 		return nil, inside("open", p, err)
@@ -164,9 +164,10 @@ func (r *rooted) open(p string, flags int, perm uint32) (*os.File, error) {
 	return os.NewFile(uintptr(n), p), nil
 }
 
-// openFile opens the regular file at p for reading.
+// openFile opens the regular file at p for reading; should it have become a
+// FIFO, that does not block.
 func (r *rooted) openFile(p string) (*os.File, error) {
-	f, err := r.open(p, unix.O_RDONLY, 0)
+	f, err := r.open(p, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,556 @@
+package tree
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits bound what unpacking takes; zero fields are the defaults.
+type Limits struct {
+	Bytes   int64 // of all files together; 64 GiB
+	Entries int   // 4 million
+	Path    int   // bytes of a path, or of a link's target; 4,095
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.Bytes == 0 {
+		l.Bytes = 64 << 30
+	}
+	if l.Entries == 0 {
+		l.Entries = 4 << 20
+	}
+	if l.Path == 0 {
+		l.Path = unix.PathMax - 1
+	}
+	return l
+}
+
+// LimitError says that a tar takes more than it may.
+type LimitError struct{ What string }
+
+func (e *LimitError) Error() string { return "the archive has more than " + e.What }
+
+// whiteouts says what .wh. names in a tar mean.
+type whiteouts int
+
+const (
+	plainNames    whiteouts = iota // nothing: ADD
+	toOverlay                      // they become what overlayfs understands
+	removeAtOnce                   // what they name is removed
+	whPrefix      = ".wh."
+	opaqueName    = ".wh..wh..opq"
+	otherMetadata = ".wh..wh." // of aufs
+)
+
+// extractor puts the entries of one tar into a folder.
+type extractor struct {
+	r        *rooted
+	limits   Limits
+	names    whiteouts
+	owner    *Owner   // of every entry, whatever the tar says
+	below    []string // layer folders below, the topmost first: what folders look like that the tar does not describe
+	specials map[string]Special
+
+	bytes   int64
+	entries int
+	made    map[string]bool // by this tar, with the folders above
+	dirs    map[string]meta // folders, to be finished when everything is in them
+	buf     []byte
+}
+
+// meta is what an entry says beside its contents.
+type meta struct {
+	mode  uint32
+	owner Owner
+	mtime unix.Timespec
+	attrs []attr
+}
+
+func newExtractor(r *rooted, l Limits) *extractor {
+	return &extractor{
+		r: r, limits: l.withDefaults(), specials: map[string]Special{},
+		made: map[string]bool{}, dirs: map[string]meta{}, buf: make([]byte, 256<<10),
+	}
+}
+
+// run unpacks a tar, compressed or not.
+func (x *extractor) run(in io.Reader) error {
+	plain, done, err := decompress(in)
+	if err != nil {
+		return err
+	}
+	defer done()
+	// Beside files there are headers and padding, and entries that are skipped.
+	tr := tar.NewReader(&capped{r: plain, left: x.limits.Bytes + 1<<30, what: fmt.Sprintf("%d bytes", x.limits.Bytes)})
+	for {
+		h, err := tr.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("reading the archive: %w", err)
+		}
+		if x.entries++; x.entries > x.limits.Entries {
+			return &LimitError{fmt.Sprintf("%d entries", x.limits.Entries)}
+		}
+		if err := x.entry(h, tr); err != nil {
+			return fmt.Errorf("unpacking %q: %w", short(h.Name), err)
+		}
+	}
+	return x.finishDirs()
+}
+
+// short keeps an error to one line, whatever names a tar has.
+func short(name string) string {
+	if len(name) > 200 {
+		return name[:200] + "..."
+	}
+	return name
+}
+
+// entry unpacks one entry.
+func (x *extractor) entry(h *tar.Header, in io.Reader) error {
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil
+	}
+	if len(h.Name) > x.limits.Path || len(h.Linkname) > x.limits.Path {
+		return &LimitError{fmt.Sprintf("%d bytes in a path", x.limits.Path)}
+	}
+	name, err := member(h.Name)
+	if err != nil {
+		return err
+	}
+	m, err := x.meta(h)
+	if err != nil {
+		return err
+	}
+	if name == "." {
+		if x.names != plainNames && h.Typeflag == tar.TypeDir {
+			x.dirs["."] = m
+		}
+		return nil
+	}
+	dir, base := path.Split(name)
+	at, _, err := resolve(x.r.look, dir, true)
+	if err != nil {
+		return err
+	}
+	if x.names != plainNames {
+		if strings.HasPrefix(base, whPrefix) {
+			return x.whiteout(at, base)
+		}
+		if strings.HasPrefix(name, otherMetadata) {
+			return nil
+		}
+	}
+	if err := x.folderFor(at); err != nil {
+		return err
+	}
+	p := path.Join(at, base)
+	if h.Typeflag == tar.TypeLink {
+		return x.hardLink(h, p)
+	}
+	opaque, err := x.replace(p, h.Typeflag == tar.TypeDir)
+	if err != nil {
+		return err
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		err = x.folder(p, m, opaque)
+	case tar.TypeReg, tar.TypeGNUSparse:
+		err = x.file(h, in, p, m)
+	case tar.TypeSymlink:
+		if err = x.r.symlink(h.Linkname, p); err == nil {
+			err = x.r.chtime(p, m.mtime)
+		}
+		x.note(Special{Path: p, Owner: m.owner})
+	case tar.TypeFifo:
+		if err = x.r.mkfifo(p); err == nil {
+			err = errors.Join(x.r.chmod(p, m.mode), x.r.chtime(p, m.mtime))
+		}
+		x.note(Special{Path: p, Owner: m.owner})
+	case tar.TypeChar, tar.TypeBlock:
+		err = x.device(h, p, m)
+	default:
+		err = fmt.Errorf("an entry of type %q is nothing that a file system holds", h.Typeflag)
+	}
+	if err != nil {
+		return err
+	}
+	x.mark(p)
+	return nil
+}
+
+// member cleans the name of an entry; one that leads out is refused.
+func member(name string) (string, error) {
+	clean := path.Clean(strings.TrimLeft(name, "/"))
+	if !filepath.IsLocal(clean) {
+		return "", errors.New("the name leads out of the archive")
+	}
+	return clean, nil
+}
+
+// meta reads what a header says of mode, owner, time and attributes.
+func (x *extractor) meta(h *tar.Header) (meta, error) {
+	m := meta{mode: uint32(h.Mode & 0o7777), owner: Owner{h.Uid, h.Gid}}
+	if x.owner != nil {
+		m.owner = *x.owner
+	}
+	if m.owner.UID < 0 || m.owner.GID < 0 || m.owner.UID > math.MaxUint32 || m.owner.GID > math.MaxUint32 {
+		return m, fmt.Errorf("%v is no owner", m.owner)
+	}
+	if t := h.ModTime; t.Year() > 1900 && t.Year() < 2262 { // what nanoseconds in 64 bits hold
+		m.mtime = unix.NsecToTimespec(t.UnixNano())
+	}
+	for key, value := range h.PAXRecords {
+		name, ok := strings.CutPrefix(key, "SCHILY.xattr.")
+		if ok && !ours(name) && (strings.HasPrefix(name, "user.") || name == capabilityAttr) {
+			m.attrs = append(m.attrs, attr{name, []byte(value)})
+		}
+	}
+	slices.SortFunc(m.attrs, func(a, b attr) int { return strings.Compare(a.name, b.name) })
+	return m, nil
+}
+
+// mark remembers that this tar made p, and the folders above.
+func (x *extractor) mark(p string) {
+	for ; x.names != plainNames && !x.made[p]; p = path.Dir(p) {
+		x.made[p] = true
+	}
+}
+
+// note remembers what the disk cannot hold, or that there is nothing of the kind.
+func (x *extractor) note(s Special) {
+	_, old := x.specials[s.Path]
+	if s.Owner != (Owner{}) || s.Device != "" || old {
+		x.specials[s.Path] = s
+	}
+}
+
+// drop forgets what is noted at and below p, but for what this tar made.
+func (x *extractor) drop(p string) {
+	for q := range x.specials {
+		if under(q, p) && !x.made[q] {
+			delete(x.specials, q)
+		}
+	}
+}
+
+// replace makes room for an entry at p. Only a folder may stay, for a folder.
+// It reports whether a folder that is now made must hide what is below it.
+func (x *extractor) replace(p string, dir bool) (opaque bool, err error) {
+	st, err := x.r.lstat(p)
+	if isNotExist(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	format := st.Mode & unix.S_IFMT
+	if dir && format == unix.S_IFDIR {
+		return false, nil
+	}
+	x.forgetBelow(p, format == unix.S_IFDIR)
+	if x.names == plainNames {
+		x.specials[p] = Special{Path: p} // the folder may have had a note that we do not know
+	}
+	return x.names == toOverlay, x.r.remove(p)
+}
+
+// forgetBelow forgets everything about p and what is below it.
+func (x *extractor) forgetBelow(p string, dir bool) {
+	delete(x.made, p)
+	delete(x.dirs, p)
+	delete(x.specials, p)
+	if !dir {
+		return
+	}
+	for q := range x.made {
+		if under(q, p) {
+			delete(x.made, q)
+		}
+	}
+	for q := range x.dirs {
+		if under(q, p) {
+			delete(x.dirs, q)
+		}
+	}
+	x.drop(p)
+}
+
+// folderFor makes the folder at p and those above, for an entry in it: they
+// look like those of the layers below, or 0755 and 0:0.
+func (x *extractor) folderFor(p string) error {
+	st, err := x.r.lstat(p)
+	switch {
+	case err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return nil
+	case err == nil && !(x.names == toOverlay && isWhiteout(st)):
+		return inside("make a folder at", p, unix.ENOTDIR)
+	case err != nil && !isNotExist(err):
+		return err
+	}
+	if err := x.folderFor(path.Dir(p)); err != nil {
+		return err
+	}
+	opaque, err := x.replace(p, true)
+	if err != nil {
+		return err
+	}
+	m, err := x.looksBelow(p)
+	if err != nil {
+		return err
+	}
+	if err := x.folder(p, m, opaque); err != nil {
+		return err
+	}
+	x.mark(p)
+	return nil
+}
+
+// looksBelow is what the folder at p is like in the layers below.
+func (x *extractor) looksBelow(p string) (meta, error) {
+	m := meta{mode: 0o755, mtime: unix.Timespec{Nsec: unix.UTIME_NOW}}
+	for _, layer := range x.below {
+		r, err := openRoot(layer)
+		if err != nil {
+			return m, err
+		}
+		st, err := r.lstat(p)
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			m.mode, m.mtime = st.Mode&0o7777, st.Mtim
+			m.owner, err = r.ownerAt(p)
+			r.Close()
+			return m, err
+		}
+		r.Close()
+		if err == nil { // a whiteout, or what the folder replaces
+			return m, nil
+		}
+		if !isNotExist(err) && !errors.Is(err, unix.ENOTDIR) {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+// folder makes the folder at p unless it is there, and has it finished later.
+func (x *extractor) folder(p string, m meta, opaque bool) error {
+	if err := x.r.mkdir(p); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	if opaque {
+		if err := x.r.setAttr(p, attr{opaqueAttr, []byte("y")}); err != nil {
+			return err
+		}
+	}
+	delete(x.specials, p)
+	x.dirs[p] = m
+	return nil
+}
+
+// finishDirs gives folders what their entries said, the deepest first: modes
+// that deny and times that count are in nobody's way then.
+func (x *extractor) finishDirs() error {
+	paths := make([]string, 0, len(x.dirs))
+	for p := range x.dirs {
+		paths = append(paths, p)
+	}
+	slices.Sort(paths)
+	slices.Reverse(paths)
+	for _, p := range paths {
+		m := x.dirs[p]
+		if err := x.r.setOwner(p, m.owner); err != nil {
+			return err
+		}
+		for _, a := range m.attrs {
+			_ = x.r.setAttr(p, a) // as of files
+		}
+		if err := errors.Join(x.r.chmod(p, m.mode), x.r.chtime(p, m.mtime)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// file writes a regular file; zeros of a sparse one are left out.
+func (x *extractor) file(h *tar.Header, in io.Reader, p string, m meta) error {
+	if h.Size > x.limits.Bytes-x.bytes {
+		return &LimitError{fmt.Sprintf("%d bytes", x.limits.Bytes)}
+	}
+	x.bytes += h.Size
+	f, err := x.r.create(p)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var out io.Writer = struct{ io.Writer }{f}
+	if isSparse(h) {
+		out = &holes{f: f}
+	}
+	if _, err := io.CopyBuffer(out, in, x.buf); err != nil {
+		return err
+	}
+	if isSparse(h) {
+		if err := f.Truncate(h.Size); err != nil {
+			return err
+		}
+	}
+	delete(x.specials, p)
+	return finishFile(x.r, f, p, m.owner, m.attrs, m.mode, m.mtime)
+}
+
+// device remembers a device node. In a layer a whiteout stands for it on disk,
+// so that nothing of the layers below shows there.
+func (x *extractor) device(h *tar.Header, p string, m meta) error {
+	if h.Devmajor < 0 || h.Devminor < 0 || h.Devmajor > math.MaxUint32 || h.Devminor > math.MaxUint32 {
+		return fmt.Errorf("%d:%d is no device", h.Devmajor, h.Devminor)
+	}
+	s := Special{Path: p, Owner: m.owner, Device: "c", Mode: m.mode, Major: uint32(h.Devmajor), Minor: uint32(h.Devminor)}
+	if h.Typeflag == tar.TypeBlock {
+		s.Device = "b"
+	}
+	x.note(s)
+	if x.names == toOverlay {
+		return x.r.whiteout(p)
+	}
+	return nil
+}
+
+// hardLink gives a file of the tree another name.
+func (x *extractor) hardLink(h *tar.Header, p string) error {
+	target, err := member(h.Linkname)
+	if err != nil {
+		return fmt.Errorf("hard link to %q: %w", short(h.Linkname), err)
+	}
+	old, format, err := resolve(x.r.look, target, false)
+	if err != nil {
+		return err
+	}
+	s, noted := x.specials[old]
+	switch {
+	case old == p:
+		return nil
+	case format == unix.S_IFDIR:
+		return fmt.Errorf("hard link to the folder %q", short(h.Linkname))
+	case s.Device != "":
+		format = 0
+	case format == 0:
+		return fmt.Errorf("hard link to %q, which is not there", short(h.Linkname))
+	}
+	if _, err := x.replace(p, false); err != nil {
+		return err
+	}
+	if s.Device != "" && x.names == toOverlay {
+		err = x.r.whiteout(p)
+	} else if format != 0 {
+		err = x.r.link(x.r, old, p)
+	}
+	if noted && err == nil {
+		s.Path = p
+		x.note(s)
+	}
+	x.mark(p)
+	return err
+}
+
+// whiteout does what a .wh. name in the folder at asks for.
+func (x *extractor) whiteout(at, base string) error {
+	if base == opaqueName {
+		return x.opaque(at)
+	}
+	if strings.HasPrefix(base, otherMetadata) {
+		return nil
+	}
+	name := strings.TrimPrefix(base, whPrefix)
+	if name == "" || name == "." || name == ".." {
+		return errors.New("a whiteout that names nothing")
+	}
+	p := path.Join(at, name)
+	st, err := x.r.lstat(p)
+	if err != nil && !isNotExist(err) {
+		return err
+	}
+	there := err == nil
+	if x.made[p] { // it is of this layer: only what the layers below have there goes
+		if there && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			return x.opaque(p)
+		}
+		return nil
+	}
+	x.drop(p)
+	if x.names == removeAtOnce {
+		return x.r.remove(p)
+	}
+	if there {
+		return nil
+	}
+	if err := x.folderFor(at); err != nil {
+		return err
+	}
+	return x.r.whiteout(p)
+}
+
+// opaque hides what the layers below have in the folder at p.
+func (x *extractor) opaque(p string) error {
+	if err := x.folderFor(p); err != nil {
+		return err
+	}
+	if x.names == toOverlay {
+		if p == "." {
+			return errors.New("the root folder hides all layers below: such a layer is a base of its own")
+		}
+		for q := range x.specials {
+			if q != p && under(q, p) && !x.made[q] {
+				delete(x.specials, q)
+			}
+		}
+		return x.r.setAttr(p, attr{opaqueAttr, []byte("y")})
+	}
+	return x.keepMade(p)
+}
+
+// keepMade removes what is below p and not of this tar.
+func (x *extractor) keepMade(p string) error {
+	names, err := x.r.names(p)
+	if err != nil {
+		return err
+	}
+	for q := range x.specials {
+		if q != p && under(q, p) && !x.made[q] {
+			delete(x.specials, q)
+		}
+	}
+	for _, name := range names {
+		q := path.Join(p, name)
+		if !x.made[q] {
+			if err := x.r.remove(q); err != nil {
+				return err
+			}
+			continue
+		}
+		st, err := x.r.lstat(q)
+		if err != nil {
+			return err
+		}
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			if err := x.keepMade(q); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func isWhiteout(st unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
+}
