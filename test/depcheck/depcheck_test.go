@@ -23,6 +23,7 @@ var layer = map[string]int{
 	"fence/pkg/internal/strictjson":  0,
 	"fence/pkg/internal/atomicfile":  0,
 	"fence/pkg/internal/sandboxtest": 0,
+	"fence/pkg/internal/lockfile":    0,
 	"fence/pkg/internal/suggest":     -2,
 	"fence/pkg/internal/text":        -2,
 	"fence/pkg/internal/version":     -2,
@@ -48,7 +49,7 @@ var layer = map[string]int{
 }
 
 // sideways are the imports within a layer that are meant.
-var sideways = []string{"fence/policies fence/pkg/policy"}
+var sideways = []string{"fence/policies fence/pkg/policy", "fence/pkg/base fence/pkg/sif"}
 
 // banned are dependencies that a binary must not contain, and why.
 var banned = map[string]map[string]string{
