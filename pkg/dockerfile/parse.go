@@ -69,7 +69,7 @@ func (b *builder) plan(data []byte) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{}
+	p := &Plan{File: cmp.Or(b.o.File, "Dockerfile")}
 	for _, s := range b.stages {
 		if !needed[s] {
 			continue
