@@ -45,8 +45,8 @@ type Options struct {
 
 // Bases gives what stages begin with.
 type Bases interface {
-	// Layers are the layer tars of a base on this node's disks, lowest first.
-	Layers(ctx context.Context, b dockerfile.Base) (tars []string, err error)
+	// Layers are the layer tars of a base, the lowest first.
+	Layers(ctx context.Context, b dockerfile.Base) ([]step.Stream, error)
 }
 
 // Event is that something has begun or ended.
@@ -253,11 +253,11 @@ func (o *one) begin(ctx context.Context, f dockerfile.From, key string, matches 
 		switch {
 		case f.Base != nil:
 			o.say("unpacking " + f.Base.Name)
-			tars, err := o.o.Bases.Layers(ctx, *f.Base)
+			streams, err := o.o.Bases.Layers(ctx, *f.Base)
 			if err != nil {
 				return nil, err
 			}
-			return o.layers.unpack(ctx, filepath.Dir(dir), tars, dir, true)
+			return o.layers.unpack(ctx, filepath.Dir(dir), dir, true, streams...)
 		case f.Context != "":
 			copied := filepath.Join(filepath.Dir(dir), "empty")
 			if err := os.Mkdir(copied, 0o755); err != nil {

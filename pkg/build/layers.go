@@ -93,7 +93,7 @@ func (l *layers) make(ctx context.Context, key string, keep bool, build func(dir
 	cached := filepath.Join(l.cache, key+".tar")
 	switch _, err := os.Stat(cached); {
 	case keep && err == nil:
-		la.specials, err = l.unpack(ctx, work, []string{cached}, dir, false)
+		la.specials, err = l.unpack(ctx, work, dir, false, func() (io.ReadCloser, error) { return os.Open(cached) })
 		if err != nil {
 			return la, false, fmt.Errorf("the cached step %s: %w", cached, err)
 		}
@@ -114,8 +114,8 @@ func (l *layers) make(ctx context.Context, key string, keep bool, build func(dir
 }
 
 // unpack fills dir from layer tars, lowest first.
-func (l *layers) unpack(ctx context.Context, work string, tars []string, dir string, apply bool) ([]tree.Special, error) {
-	r, err := step.Do(ctx, step.Spec{Dir: work, Unpack: &step.Unpack{Tars: tars, Out: dir, Apply: apply}}, os.Stderr)
+func (l *layers) unpack(ctx context.Context, work, dir string, apply bool, streams ...step.Stream) ([]tree.Special, error) {
+	r, err := step.Do(ctx, step.Spec{Dir: work, Unpack: &step.Unpack{Streams: len(streams), Out: dir, Apply: apply}}, os.Stderr, streams...)
 	return r.Specials, err
 }
 

@@ -22,7 +22,11 @@ const (
 const (
 	fdSpec   = 3 // the Spec; when the other end closes, all of the step ends
 	fdResult = 4
+	fdStream = 5 // and those after it: Streams of Unpack
 )
+
+// Stream is a tar that a step unpacks.
+type Stream func() (io.ReadCloser, error)
 
 // Main takes over where the process was started for a step, and does not
 // return then. It is the first thing that a program which calls Do does.
@@ -48,8 +52,10 @@ func (f *Failure) Error() string { return f.Text }
 
 // Do does one step and returns when all of its processes are gone. What the
 // command prints, and what the step itself has to say, goes to log. A canceled
-// context kills the step; the error is then ctx's cause.
-func Do(ctx context.Context, s Spec, log *os.File) (Result, error) {
+// context kills the step; the error is then ctx's cause. Streams are for Unpack.
+func Do(ctx context.Context, s Spec, log *os.File, streams ...Stream) (Result, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	specR, specW, err := os.Pipe()
 	if err != nil {
 		return Result{}, err
@@ -68,6 +74,17 @@ func Do(ctx context.Context, s Spec, log *os.File) (Result, error) {
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")} // mksquashfs
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{specR, resultW}
+	var feeds []*os.File
+	for range streams {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return Result{}, err
+		}
+		defer r.Close()
+		defer w.Close()
+		cmd.ExtraFiles = append(cmd.ExtraFiles, r)
+		feeds = append(feeds, w)
+	}
 	flags := uintptr(syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS)
 	if s.Run != nil && s.Run.Network == "none" {
 		flags |= syscall.CLONE_NEWNET
@@ -84,8 +101,17 @@ func Do(ctx context.Context, s Spec, log *os.File) (Result, error) {
 		}
 		return Result{}, &Failure{"setup", fmt.Sprintf("starting a step in a user namespace: %v", err)}
 	}
-	specR.Close()
-	resultW.Close()
+	for _, f := range cmd.ExtraFiles {
+		f.Close()
+	}
+	go func() {
+		for i, open := range streams {
+			if err := feed(feeds[i], open); err != nil {
+				cancel(err)
+				return
+			}
+		}
+	}()
 	done := make(chan struct{})
 	stopped := make(chan struct{})
 	go func() {
@@ -116,4 +142,18 @@ func Do(ctx context.Context, s Spec, log *os.File) (Result, error) {
 		return r, &Failure{r.Kind, r.Error}
 	}
 	return r, nil
+}
+
+// feed writes a stream to a step. A step that wants no more of it is no error here.
+func feed(w *os.File, open Stream) error {
+	defer w.Close()
+	r, err := open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if _, err := io.Copy(w, r); err != nil && !errors.Is(err, syscall.EPIPE) {
+		return err
+	}
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -156,15 +157,16 @@ func rootLike(below, top string) error {
 }
 
 func unpack(u *Unpack) (r Result, err error) {
-	for _, name := range u.Tars {
-		f, err := os.Open(name)
-		if err != nil {
-			return r, err
-		}
+	for i := range u.Streams {
+		f := os.NewFile(uintptr(fdStream+i), "layer")
 		r.Specials, err = tree.Unpack(f, u.Out, tree.UnpackOptions{Apply: u.Apply, Specials: r.Specials})
+		// What comes behind the archive's end is read all the same: it counts for its digest.
+		if _, err2 := io.Copy(io.Discard, f); err == nil {
+			err = err2
+		}
 		f.Close()
 		if err != nil {
-			return r, fmt.Errorf("unpacking %s: %w", name, err)
+			return r, fmt.Errorf("unpacking layer %d of %d: %w", i+1, u.Streams, err)
 		}
 	}
 	return r, nil

@@ -86,12 +86,11 @@ type Workdir struct {
 	User string `json:"user,omitempty"`
 }
 
-// Unpack makes a layer folder from tars, lowest first.
+// Unpack makes a layer folder from the streams of Do, the lowest first.
 type Unpack struct {
-	Tars   []string `json:"tars"`
-	Folder string   `json:"folder,omitempty"` // or from a root folder of this node
-	Out    string   `json:"out"`
-	Apply  bool     `json:"apply,omitempty"` // whiteouts remove instead of hide: Out is a whole root
+	Streams int    `json:"streams"`
+	Out     string `json:"out"`
+	Apply   bool   `json:"apply,omitempty"` // whiteouts remove instead of hide: Out is a whole root
 }
 
 // Tar makes a tar of a layer folder.

@@ -120,8 +120,8 @@ func newBench(t *testing.T) *bench {
 
 var platform = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
 
-func (b *bench) Layers(_ context.Context, base dockerfile.Base) ([]string, error) {
-	return []string{b.tars[base.Digest]}, nil
+func (b *bench) Layers(_ context.Context, base dockerfile.Base) ([]step.Stream, error) {
+	return []step.Stream{func() (io.ReadCloser, error) { return os.Open(b.tars[base.Digest]) }}, nil
 }
 
 func (b *bench) base(_ context.Context, name string, _ v1.Platform) (dockerfile.Base, error) {
