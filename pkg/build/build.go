@@ -115,6 +115,26 @@ func New(o Options) (*Builder, error) {
 	return &Builder{o: o, scratch: s, layers: l}, nil
 }
 
+// Planned is a Builder that names images and builds none.
+func Planned(o Options) *Builder { return &Builder{o: o} }
+
+// StepKeys names the steps of a plan, and so what plans have in common.
+func (b *Builder) StepKeys(p *dockerfile.Plan) []string {
+	k := newKeys(p, b.o.Platform, b.profile())
+	var all []string
+	for _, st := range p.Stages {
+		all = append(all, k.Steps[st.Index]...)
+	}
+	return all
+}
+
+// Has says whether the image of a key is there.
+func (b *Builder) Has(key string) bool {
+	_, err := os.Stat(b.Image(key))
+	_, err2 := os.Stat(b.reportFile(key))
+	return err == nil && err2 == nil
+}
+
 // Close ends a Builder that builds nothing any more.
 func (b *Builder) Close() error { return b.scratch.close() }
 

@@ -64,6 +64,9 @@ func classify(err error, log string) *Fault {
 	return f
 }
 
+// PlanFault is a Dockerfile that cannot be planned.
+func PlanFault(err error) *Fault { return &Fault{Class: "dockerfile", Message: err.Error()} }
+
 func lastLines(s string, n int) string {
 	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")

@@ -11,7 +11,8 @@ const ReportSchema = "sifbuild.image/v1"
 // Report is all that is known about the build of one image.
 type Report struct {
 	Schema    string   `json:"schema"`
-	Name      string   `json:"name"`  // of the task, or the first that wants this image
+	Name      string   `json:"name"`  // of the task
+	Task      string   `json:"task"`  // its folder
 	Key       string   `json:"key"`   // names the image by everything that went into it
 	Image     string   `json:"image"` // path of the SIF, "" after a fault
 	Arch      string   `json:"arch"`
