@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"fence/pkg/internal/text"
 )
 
 const preface = `# What a Dockerfile means, as an Apptainer definition: for reading, not for
@@ -66,7 +68,7 @@ func (d *definition) stage(s Stage, several, last bool) {
 		d.remark("of the content %s", from.Base.Digest)
 	case from.Context != "":
 		d.line("Bootstrap: localimage")
-		d.line("From: %s", from.Context)
+		d.line("From: %s", quiet(text.Printable(from.Context)))
 		if len(from.Ignore) > 0 {
 			d.remark("without what its .dockerignore leaves out")
 		}
@@ -198,7 +200,11 @@ func (d *definition) post(steps []Step) {
 		switch {
 		case s.Workdir != nil:
 			d.line("    # line %d", s.Line)
-			d.line("    mkdir -p %s", quote(s.Workdir.Path))
+			if l := "mkdir -p " + quote(s.Workdir.Path); carried(l) {
+				d.line("    %s", l)
+			} else {
+				d.remark("%s", l)
+			}
 			if s.Workdir.User != "" {
 				d.remark("owned by %s, if it is new", s.Workdir.User)
 			}
@@ -308,10 +314,10 @@ func (d *definition) runscript(c v1.Config) {
 	}
 	script = append(script, strings.TrimSpace("exec "+strings.Join(words, " "))+` "$@"`)
 	d.line("\n%%runscript")
-	if text := strings.Join(script, "\n"); carried(text) {
+	if all := strings.Join(script, "\n"); carried(all) {
 		d.line("    %s", strings.Join(script, "\n    "))
 	} else {
-		d.remark("%s", text)
+		d.remark("%s", all)
 	}
 }
 
@@ -335,7 +341,7 @@ func word(s string) bool { return plain.MatchString(s) && s[0] != '%' }
 // carried reports whether a definition can hold text: no line of it is taken
 // for one of the definition's own, none is a build argument, and it is not so
 // long that a section is (64 KiB).
-func carried(text string) bool { return !own.MatchString(text) && len(text) < 32<<10 }
+func carried(s string) bool { return !own.MatchString(s) && len(s) < 32<<10 }
 
 // quiet is a comment's text without what a definition would replace.
 func quiet(s string) string { return strings.ReplaceAll(s, "{{", "{ {") }
