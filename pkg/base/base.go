@@ -1,0 +1,206 @@
+// Package base finds the images that builds begin with: a root folder, an OCI
+// layout, an image archive or a SIF that a person names, or an image of a
+// registry, which is fetched once and kept by its digest. What is local costs
+// no request.
+//
+// All content is checked against its digest when it is read.
+package base
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// Options say where bases come from.
+type Options struct {
+	// Dir is the folder that images of registries are kept in, shared by
+	// processes and nodes. It is made when it is first needed.
+	Dir string
+	// Named are the bases that a person gives: what a Dockerfile calls them,
+	// and the folder or file they are.
+	Named map[string]string
+	// Offline: what is not local is an error, not a request.
+	Offline bool
+	// Node is this node's platform, for messages; the zero value is this
+	// program's.
+	Node v1.Platform
+}
+
+// Store finds bases. It remembers what it found, so that a name means one
+// image for as long as the Store lives. It can be used by several goroutines.
+type Store struct {
+	opt    Options
+	remote *remotes
+
+	mu    sync.Mutex
+	found map[string]*find
+}
+
+type find struct {
+	mu   sync.Mutex
+	base *Base
+}
+
+// New is a Store.
+func New(opt Options) *Store {
+	if opt.Node.Architecture == "" {
+		opt.Node = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
+	}
+	return &Store{opt: opt, remote: newRemotes(), found: map[string]*find{}}
+}
+
+// Base is an image that a build begins with.
+type Base struct {
+	Name     string      // as it was asked for
+	Digest   string      // of the content for this platform: "sha256:" and hex digits
+	Config   v1.Config   // empty for a root folder
+	Platform v1.Platform // as asked for
+	Folder   string      // of a root folder, its path; else ""
+	Source   string      // where it comes from, for people
+	Warnings []string    // what a person may want to know
+
+	layers func(context.Context) ([]Layer, error)
+}
+
+// Layer is a tar stream, to be unpacked over those before it. Whiteouts are
+// as in the OCI image specification.
+type Layer struct {
+	Digest string // of the stream, or of what it is made from
+	// Open reads the stream, uncompressed. Content that is not what its digest
+	// says ends in an error in place of io.EOF.
+	Open func() (io.ReadCloser, error)
+}
+
+// Layers are the base's layers, the lowest first. An image of a registry is
+// fetched now, unless it was before.
+func (s *Store) Layers(ctx context.Context, b Base) ([]Layer, error) {
+	if b.layers == nil {
+		return nil, fmt.Errorf("BUG: the base %q was not resolved", b.Name)
+	}
+	return b.layers(ctx)
+}
+
+// Resolve finds the image that a Dockerfile calls by this name, for this
+// platform. Of an image in a registry only what describes it is fetched. Every
+// error is one line that names the image.
+func (s *Store) Resolve(ctx context.Context, image string, platform v1.Platform) (Base, error) {
+	if platform.OS == "" {
+		platform.OS = "linux"
+	}
+	key := image + " " + platform.String()
+	s.mu.Lock()
+	f := s.found[key]
+	if f == nil {
+		f = &find{}
+		s.found[key] = f
+	}
+	s.mu.Unlock()
+
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.base != nil {
+		return *f.base, nil
+	}
+	b, err := s.resolve(ctx, image, platform)
+	if err != nil {
+		return Base{}, fmt.Errorf("base image %s: %w", image, err)
+	}
+	b.Name, b.Platform = image, platform
+	f.base = &b
+	return b, nil
+}
+
+func (s *Store) resolve(ctx context.Context, image string, platform v1.Platform) (Base, error) {
+	if where, ok := s.named(image); ok {
+		return s.local(ctx, image, where, platform)
+	}
+	return s.registry(ctx, image, platform)
+}
+
+// named is what a person gave for a name, written as it is or in another form
+// of the same name: python:3.12 is docker.io/library/python:3.12.
+func (s *Store) named(image string) (string, bool) {
+	if where, ok := s.opt.Named[image]; ok {
+		return where, true
+	}
+	full := canonical(image)
+	for n, where := range s.opt.Named {
+		if full != "" && canonical(n) == full {
+			return where, true
+		}
+	}
+	return "", false
+}
+
+// canonical is the full form of an image's name, "" if it is none.
+func canonical(image string) string {
+	ref, err := name.ParseReference(image)
+	if err != nil {
+		return ""
+	}
+	return ref.Name()
+}
+
+// local is the base at a path: what is there decides what it is.
+func (s *Store) local(ctx context.Context, image, where string, platform v1.Platform) (Base, error) {
+	st, err := os.Stat(where)
+	if err != nil {
+		return Base{}, fmt.Errorf("given as a local base: %w", err)
+	}
+	abs, err := filepath.Abs(where)
+	if err != nil {
+		return Base{}, err
+	}
+	var b Base
+	switch {
+	case st.IsDir() && isLayout(abs):
+		b, err = s.layout(ctx, image, layoutDir(abs), platform)
+	case st.IsDir():
+		b, err = s.folder(ctx, abs)
+	case isSIF(abs):
+		b, err = s.image(ctx, abs, platform)
+	default:
+		b, err = s.archive(ctx, image, abs, platform)
+	}
+	if err != nil {
+		return Base{}, fmt.Errorf("given as %s: %w", where, err)
+	}
+	b.Source = abs
+	return b, nil
+}
+
+// errPlatform says that an image is for others, and what can be done: programs
+// of another architecture are not emulated.
+func (s *Store) errPlatform(wanted v1.Platform, there []string) error {
+	node := "this node is " + s.opt.Node.String()
+	if wanted.Architecture != s.opt.Node.Architecture {
+		node = "the build is for " + wanted.String() + " and " + node
+	}
+	return fmt.Errorf("it is for %s, %s: name an image for %s, or build on a node of the image's architecture", list(there), node, wanted)
+}
+
+func list(words []string) string {
+	if len(words) == 0 {
+		return "no platform"
+	}
+	return strings.Join(words, ", ")
+}
+
+// errCtx is ctx's error where there is one: what failed because of it is not
+// worth a word.
+func errCtx(ctx context.Context, err error) error {
+	if ctx.Err() != nil && err != nil && !errors.Is(err, ctx.Err()) {
+		return ctx.Err()
+	}
+	return err
+}
