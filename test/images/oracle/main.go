@@ -288,5 +288,5 @@ func failure(said string) string {
 var (
 	place = regexp.MustCompile(`^\S+:\d+$`)
 	// what differs from run to run: the identity of a snapshot or of a build
-	changing = regexp.MustCompile(`\b[0-9a-z]{25}(::[0-9a-z]{25})?\b|/tmp/oracle-\S+`)
+	changing = regexp.MustCompile(`\b[0-9a-z]{25}(::[0-9a-z]{25})?\b|/tmp/oracle-\S+?/(context)?|\S+/cachemounts/buildkit\d+`)
 )
