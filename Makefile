@@ -28,6 +28,7 @@ build: deps ## the static binaries, into bin/
 	@cp "$$(gcc -print-file-name=libseccomp.a)" $(BIN)/lib/
 	CGO_ENABLED=1 $(FENCE_ENV) $(GO) build $(BUILDFLAGS) -tags $(FENCE_TAGS) -ldflags '$(STATIC)' -o $(BIN)/fence ./cmd/fence
 	CGO_ENABLED=0 $(GO) build $(BUILDFLAGS) -tags $(TAGS) -ldflags '-s -w' -o $(BIN)/probe ./cmd/probe
+	CGO_ENABLED=0 $(GO) build $(BUILDFLAGS) -tags $(TAGS) -ldflags '-s -w' -o $(BIN)/sifbuild ./cmd/sifbuild
 
 deps:
 	@test/deps

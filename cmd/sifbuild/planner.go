@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -18,6 +18,7 @@ import (
 	"fence/pkg/build"
 	"fence/pkg/cli"
 	"fence/pkg/dockerfile"
+	"fence/pkg/step"
 	"fence/pkg/task"
 )
 
@@ -28,6 +29,7 @@ func planFlags() []urfave.Flag {
 		&urfave.StringSliceFlag{Name: "base", Usage: "`NAME=PATH`: the image NAME is this root folder, OCI layout or SIF"},
 		&urfave.StringSliceFlag{Name: "context-add", Usage: "`NAME=DIR`: one more folder, for COPY --from=NAME"},
 		&urfave.StringSliceFlag{Name: "build-arg", Usage: "`NAME=VALUE` for ARG NAME"},
+		&urfave.BoolFlag{Name: "offline", Usage: "ask no registry: every base is local, or was fetched before"},
 		&urfave.StringFlag{Name: "target", Usage: "build the stage `NAME` instead of the last"},
 		&urfave.StringFlag{Name: "arch", Usage: "build for `ARCH` (default: this node's)", Value: runtime.GOARCH},
 	}
@@ -40,7 +42,7 @@ func taskFlags() []urfave.Flag {
 		&urfave.StringSliceFlag{Name: "exclude", Usage: "no task whose name matches `GLOB`"},
 		&urfave.IntFlag{Name: "per-dataset", Usage: "at most `N` tasks of each dataset"},
 		&urfave.IntFlag{Name: "limit", Usage: "at most `N` tasks"},
-		&urfave.Int64Flag{Name: "seed", Usage: "choose those at random, the same for the same `S`"},
+		&urfave.Uint64Flag{Name: "seed", Usage: "choose those at random, the same for the same `S`"},
 		&urfave.StringFlag{Name: "require", Usage: "commands that every image must have, by `LIST`; none: no such check", Value: "tmux"},
 		&urfave.BoolFlag{Name: "json", Usage: "print records to a terminal too"},
 	}
@@ -56,14 +58,14 @@ type planner struct {
 	platform v1.Platform
 	require  []string
 
-	mu       sync.Mutex
-	resolved map[string]func() (dockerfile.Base, error)
+	mu    sync.Mutex
+	bases map[string]base.Base // by digest
 }
 
 func newPlanner(c *urfave.Context) (*planner, error) {
 	p := &planner{
 		cache: c.String("cache"), target: c.String("target"), args: map[string]string{}, contexts: map[string]string{},
-		platform: v1.Platform{OS: "linux", Architecture: goArch(c.String("arch"))}, resolved: map[string]func() (dockerfile.Base, error){},
+		platform: v1.Platform{OS: "linux", Architecture: goArch(c.String("arch"))}, bases: map[string]base.Base{},
 	}
 	for _, pair := range c.StringSlice("build-arg") {
 		name, value, ok := strings.Cut(pair, "=")
@@ -103,7 +105,7 @@ func newPlanner(c *urfave.Context) (*planner, error) {
 		}
 		local[name] = path
 	}
-	p.store = &base.Store{Dir: filepath.Join(p.cache, "base"), Local: local}
+	p.store = base.New(base.Options{Dir: filepath.Join(p.cache, "base"), Named: local, Offline: c.Bool("offline")})
 	return p, nil
 }
 
@@ -125,17 +127,32 @@ func (p *planner) options() dockerfile.Options {
 	}
 }
 
-// base resolves each name once.
+// base finds an image by the name that a Dockerfile uses.
 func (p *planner) base(ctx context.Context, name string, platform v1.Platform) (dockerfile.Base, error) {
-	key := name + " " + platform.String()
-	p.mu.Lock()
-	once, ok := p.resolved[key]
-	if !ok {
-		once = sync.OnceValues(func() (dockerfile.Base, error) { return p.resolve(ctx, name, platform) })
-		p.resolved[key] = once
+	b, err := p.store.Resolve(ctx, name, platform)
+	if err != nil {
+		return dockerfile.Base{}, err
 	}
+	p.mu.Lock()
+	p.bases[b.Digest] = b
 	p.mu.Unlock()
-	return once()
+	return dockerfile.Base{Name: b.Name, Digest: b.Digest, Config: b.Config, Platform: b.Platform}, nil
+}
+
+// Layers gives the content of a base that was found.
+func (p *planner) Layers(ctx context.Context, b dockerfile.Base) ([]step.Stream, error) {
+	p.mu.Lock()
+	found := p.bases[b.Digest]
+	p.mu.Unlock()
+	layers, err := p.store.Layers(ctx, found)
+	if err != nil {
+		return nil, err
+	}
+	var out []step.Stream
+	for _, l := range layers {
+		out = append(out, l.Open)
+	}
+	return out, nil
 }
 
 // planned is a task with what is known before anything is built.
@@ -170,6 +187,13 @@ func (p *planner) one(ctx context.Context, t task.Task) (*dockerfile.Plan, error
 		return dockerfile.New(ctx, []byte("FROM "+t.DockerImage+"\n"), o)
 	}
 	o.File = t.Dockerfile
+	if t.Target != "" {
+		o.Target = t.Target
+	}
+	if len(t.Args) > 0 {
+		o.Args = maps.Clone(t.Args)
+		maps.Copy(o.Args, p.args)
+	}
 	data, err := os.ReadFile(t.Dockerfile)
 	if err != nil {
 		return nil, err
@@ -198,5 +222,3 @@ func wants(b *build.Builder, all []planned) (list []build.Want, byKey map[string
 	}
 	return list, byKey
 }
-
-var errNoCache = errors.New("no cache is named")

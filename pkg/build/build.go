@@ -63,6 +63,7 @@ type StatusError struct {
 	Line   int
 	Text   string
 	Status int
+	Log    string // what it said
 }
 
 func (e *StatusError) Error() string {
@@ -193,7 +194,12 @@ func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan) (*
 	err = o.build(ctx)
 	r.Seconds = time.Since(start).Seconds()
 	if err != nil {
-		r.Fault = classify(err, tail(r.Log))
+		log := r.Log
+		var status *StatusError
+		if errors.As(err, &status) {
+			log = status.Log
+		}
+		r.Fault = classify(err, tail(log))
 		return r, err
 	}
 	return r, writeJSON(b.reportFile(k.Image), r)
@@ -245,8 +251,11 @@ func (o *one) stage(ctx context.Context, st *dockerfile.Stage) error {
 		})
 		if err != nil {
 			var status *StatusError
-			if errors.As(err, &status) || errors.Is(err, ErrTimeout) {
-				return err
+			if errors.As(err, &status) {
+				if status.Log != o.report.Log {
+					o.note("-- it failed for another image, see %s\n", status.Log)
+				}
+				return &StatusError{o.plan.File, s.Line, s.Text, status.Status, status.Log} // as this Dockerfile has it
 			}
 			return fmt.Errorf("%s:%d: %s: %w", o.plan.File, s.Line, s.Text, err)
 		}
@@ -313,7 +322,7 @@ func (o *one) step(ctx context.Context, c chain, s dockerfile.Step, dir string) 
 		o.report.Warnings = append(o.report.Warnings, fmt.Sprintf("%s:%d: %s", o.plan.File, s.Line, w))
 	}
 	if err == nil && r.Exit != 0 {
-		err = &StatusError{o.plan.File, s.Line, s.Text, r.Exit}
+		err = &StatusError{o.plan.File, s.Line, s.Text, r.Exit, o.report.Log}
 	}
 	return r.Specials, err
 }

@@ -198,6 +198,9 @@ func runtimeOf(ms []mount) string {
 	if m, ok := mountAt(ms, "/"); ok && m.Root == "/" && strings.HasPrefix(m.Source, "/dev/") && !strings.HasPrefix(m.Source, "/dev/loop") && m.FS != "overlay" && !strings.HasPrefix(m.FS, "fuse") {
 		return ""
 	}
+	if m, ok := mountAt(ms, "/"); ok && m.FS == "overlay" && m.Source == "sifbuild" {
+		return "sifbuild" // a RUN step of an image build, before there is an image
+	}
 	for _, m := range []struct{ path, name string }{
 		{"/.singularity.d", "apptainer"}, {"/.dockerenv", "docker"}, {"/run/.containerenv", "podman"}, {"/.enroot", "enroot"},
 	} {

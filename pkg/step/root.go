@@ -137,15 +137,6 @@ func (g *stage) system(r *Run, asRoot bool) error {
 			return err
 		}
 	}
-	for _, f := range r.Config {
-		// Only where there is a folder for it: the image has such a program.
-		if fd, err := inRoot(g.root, path.Dir(f.Path), unix.O_PATH|unix.O_DIRECTORY); err == nil {
-			unix.Close(fd)
-			if err := g.file(f.Path, f.Data, os.FileMode(f.Mode)); err != nil {
-				return err
-			}
-		}
-	}
 	at, err := g.mount("sifbuild", inFence, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size=1m")
 	if err != nil {
 		return err
@@ -173,7 +164,36 @@ func (g *stage) system(r *Run, asRoot bool) error {
 			return fmt.Errorf("binding %s: %w", source, err)
 		}
 	}
+	for _, f := range r.Config {
+		if err := g.config(at, f); err != nil {
+			return err
+		}
+	}
 	return readOnly(at)
+}
+
+// config links a file of fence's folder, which lies at the path fence, to
+// where a program looks for it: if there is such a folder, for then the image
+// has the program.
+func (g *stage) config(fence string, f File) error {
+	dir, err := inRoot(g.root, path.Dir(f.Path), unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(dir)
+	name := path.Base(f.Path)
+	if err := os.WriteFile(filepath.Join(fence, name), f.Data, os.FileMode(f.Mode)); err != nil {
+		return err
+	}
+	switch err := unix.Symlinkat(inFence+"/"+name, dir, name); err {
+	case nil:
+		g.stubs = append(g.stubs, f.Path)
+		return nil
+	case unix.EEXIST:
+		return nil // the image's own
+	default:
+		return fmt.Errorf("%s: %w", f.Path, err)
+	}
 }
 
 // devices makes a /dev of the usual devices.
@@ -290,7 +310,12 @@ func (g *stage) leave() {
 		unix.Unmount(m, unix.MNT_DETACH) // it may have been removed with its parent
 	}
 	for _, p := range slices.Backward(g.stubs) {
-		if info, err := os.Lstat(p); err == nil && (info.IsDir() || info.Mode().IsRegular() && info.Size() == 0) {
+		info, err := os.Lstat(p)
+		if err != nil {
+			continue
+		}
+		to, _ := os.Readlink(p)
+		if info.IsDir() || info.Mode().IsRegular() && info.Size() == 0 || strings.HasPrefix(to, inFence+"/") {
 			os.Remove(p)
 		}
 	}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"fence/pkg/build"
+	"fence/pkg/cli"
+	"fence/pkg/task"
+)
+
+func planCmd() *urfave.Command {
+	return &urfave.Command{
+		Name:      "plan",
+		Usage:     "say what a build would do: distinct images, bases, shared steps",
+		UsageText: "sifbuild plan TASKS... [flags]",
+		Description: "TASKS are task folders, folders of task folders, or - for a list on standard input.\n" +
+			"Nothing is built. Bases are looked up, which a registry may count.\n\n" +
+			"Example:\n  sifbuild plan tasks/ --cache $SIF_CACHE --include 'web-*'\n\n" +
+			"Exit codes: 0 every task has a plan, 2 wrong flags or no task, 3 some have none.",
+		Flags:  slices.Concat(planFlags(), taskFlags()),
+		Action: planCommand,
+	}
+}
+
+// PlanSchema names the record of one image that is wanted.
+const planSchema = "sifbuild.plan/v1"
+
+// planRecord is an image that is wanted, or a task that no image can be planned for.
+type planRecord struct {
+	Schema   string   `json:"schema"`
+	Key      string   `json:"key,omitempty"`
+	Image    string   `json:"image,omitempty"`
+	Cached   bool     `json:"cached"`
+	Tasks    []string `json:"tasks"`
+	Bases    []string `json:"bases"`
+	Steps    int      `json:"steps"`
+	Shared   int      `json:"shared"` // of them, also in another image of this plan
+	Warnings []string `json:"warnings,omitempty"`
+	Error    string   `json:"error,omitempty"`
+}
+
+func planCommand(c *urfave.Context) error {
+	p, all, skipped, err := readTasks(c)
+	if err != nil {
+		return err
+	}
+	records := planRecords(p, all)
+	if c.Bool("json") || !cli.IsTerminal(c.App.Writer) {
+		enc := json.NewEncoder(c.App.Writer)
+		for _, r := range records {
+			enc.Encode(r)
+		}
+	} else {
+		planTable(c.App.Writer, records)
+	}
+	saySkipped(os.Stderr, skipped)
+	failed := 0
+	for _, r := range records {
+		if r.Error != "" {
+			failed++
+			fmt.Fprintf(os.Stderr, "sifbuild: %s\n", cli.Printable(r.Error))
+		}
+	}
+	if failed > 0 {
+		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of %d tasks have no plan", failed, len(all))}
+	}
+	return nil
+}
+
+// readTasks finds the tasks that the arguments name, and plans them.
+func readTasks(c *urfave.Context) (*planner, []planned, []task.Skipped, error) {
+	if !c.Args().Present() {
+		return nil, nil, nil, cli.Usagef("sifbuild "+c.Command.Name+" tasks/", "no task folder is named")
+	}
+	p, err := newPlanner(c)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	tasks, skipped, err := task.Find(c.Args().Slice(), task.Selection{
+		Stdin:   os.Stdin,
+		Include: c.StringSlice("include"), Exclude: c.StringSlice("exclude"),
+		PerDataset: c.Int("per-dataset"), Limit: c.Int("limit"), Seed: c.Uint64("seed"),
+	})
+	if err != nil {
+		return nil, nil, nil, cli.Usagef("a task is a folder with task.toml and environment/Dockerfile, or just a Dockerfile", "%w", err)
+	}
+	ctx, stop := interruptible()
+	defer stop()
+	return p, p.plan(ctx, tasks), skipped, nil
+}
+
+func saySkipped(w io.Writer, skipped []task.Skipped) {
+	const most = 10
+	for i, s := range skipped {
+		if i == most {
+			fmt.Fprintf(w, "sifbuild: and %d more are skipped\n", len(skipped)-most)
+			return
+		}
+		fmt.Fprintf(w, "sifbuild: skipped %s: %s\n", cli.Printable(s.Path), cli.Printable(s.Reason))
+	}
+}
+
+func planRecords(p *planner, all []planned) []planRecord {
+	var out []planRecord
+	b := build.Planned(p.buildOptions())
+	list, _ := wants(b, all)
+	uses := map[string]int{}
+	for _, w := range list {
+		for _, key := range b.StepKeys(w.Plan) {
+			uses[key]++
+		}
+	}
+	for _, w := range list {
+		r := planRecord{Schema: planSchema, Key: w.Key, Image: b.Image(w.Key), Cached: b.Has(w.Key), Tasks: w.Names, Bases: []string{}}
+		for _, st := range w.Plan.Stages {
+			if st.From.Base != nil && !slices.Contains(r.Bases, st.From.Base.Name) {
+				r.Bases = append(r.Bases, st.From.Base.Name)
+			}
+		}
+		for _, key := range b.StepKeys(w.Plan) {
+			r.Steps++
+			if uses[key] > 1 {
+				r.Shared++
+			}
+		}
+		for _, warn := range w.Plan.Warnings {
+			r.Warnings = append(r.Warnings, fmt.Sprintf("%s:%d: %s", warn.File, warn.Line, warn.Text))
+		}
+		out = append(out, r)
+	}
+	for _, t := range all {
+		if t.err != nil {
+			out = append(out, planRecord{Schema: planSchema, Tasks: []string{t.task.Name}, Bases: []string{}, Error: t.err.Error()})
+		}
+	}
+	return out
+}
+
+func planTable(w io.Writer, records []planRecord) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "IMAGE\tTASKS\tSTEPS\tSHARED\tBASE\tFIRST TASK")
+	bases, cached, tasks, images := map[string]int{}, 0, 0, 0
+	for _, r := range records {
+		tasks += len(r.Tasks)
+		if r.Error != "" {
+			continue
+		}
+		images++
+		key := r.Key[:12]
+		if r.Cached {
+			cached++
+			key += " (there)"
+		}
+		for _, b := range r.Bases {
+			bases[b]++
+		}
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\t%s\n", key, len(r.Tasks), r.Steps, r.Shared, cli.Printable(strings.Join(r.Bases, ", ")), cli.Printable(r.Tasks[0]))
+	}
+	t.Flush()
+	fmt.Fprintf(w, "\n%d tasks, %d images, %d of them there; %d bases\n", tasks, images, cached, len(bases))
+	names := slices.SortedFunc(maps.Keys(bases), func(a, b string) int {
+		return cmp.Or(bases[b]-bases[a], strings.Compare(a, b))
+	})
+	for _, name := range names {
+		fmt.Fprintf(w, "%6d  %s\n", bases[name], cli.Printable(name))
+	}
+}
