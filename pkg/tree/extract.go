@@ -39,13 +39,9 @@ type LimitError struct{ What string }
 
 func (e *LimitError) Error() string { return "the archive has more than " + e.What }
 
-// whiteouts says what .wh. names in a tar mean.
-type whiteouts int
-
+// Names in a layer that say what it removes (OCI image layer specification,
+// Whiteouts).
 const (
-	plainNames    whiteouts = iota // nothing: ADD
-	toOverlay                      // they become what overlayfs understands
-	removeAtOnce                   // what they name is removed
 	whPrefix      = ".wh."
 	opaqueName    = ".wh..wh..opq"
 	otherMetadata = ".wh..wh." // of aufs
@@ -55,7 +51,8 @@ const (
 type extractor struct {
 	r        *rooted
 	limits   Limits
-	names    whiteouts
+	overlay  bool     // whiteouts become what overlayfs understands; else what they name is removed
+	add      bool     // the tar is one that ADD unpacks: see member and into
 	owner    *Owner   // of every entry, whatever the tar says
 	below    []string // layer folders below, the topmost first: what folders look like that the tar does not describe
 	specials map[string]Special
@@ -125,7 +122,7 @@ func (x *extractor) entry(h *tar.Header, in io.Reader) error {
 	if len(h.Name) > x.limits.Path || len(h.Linkname) > x.limits.Path {
 		return &LimitError{fmt.Sprintf("%d bytes in a path", x.limits.Path)}
 	}
-	name, err := member(h.Name)
+	name, err := x.member(h.Name)
 	if err != nil {
 		return err
 	}
@@ -134,23 +131,21 @@ func (x *extractor) entry(h *tar.Header, in io.Reader) error {
 		return err
 	}
 	if name == "." {
-		if x.names != plainNames && h.Typeflag == tar.TypeDir {
+		if !x.add && h.Typeflag == tar.TypeDir {
 			x.dirs["."] = m
 		}
 		return nil
 	}
-	dir, base := path.Split(name)
-	at, _, err := resolve(x.r.look, dir, true)
+	base := path.Base(name)
+	at, err := x.into(path.Dir(name))
 	if err != nil {
 		return err
 	}
-	if x.names != plainNames {
-		if strings.HasPrefix(base, whPrefix) {
-			return x.whiteout(at, base)
-		}
-		if strings.HasPrefix(name, otherMetadata) {
-			return nil
-		}
+	if strings.HasPrefix(base, whPrefix) {
+		return x.whiteout(at, base)
+	}
+	if strings.HasPrefix(name, otherMetadata) {
+		return nil
 	}
 	if err := x.folderFor(at); err != nil {
 		return err
@@ -190,13 +185,39 @@ func (x *extractor) entry(h *tar.Header, in io.Reader) error {
 	return nil
 }
 
-// member cleans the name of an entry; one that leads out is refused.
-func member(name string) (string, error) {
+// member cleans the name of an entry. One that leads out is refused in a layer;
+// for ADD it stops at the destination, as in BuildKit, which makes that the
+// root folder while it unpacks.
+func (x *extractor) member(name string) (string, error) {
+	if x.add {
+		return relative(name), nil
+	}
 	clean := path.Clean(strings.TrimLeft(name, "/"))
 	if !filepath.IsLocal(clean) {
 		return "", errors.New("the name leads out of the archive")
 	}
 	return clean, nil
+}
+
+// into returns the folder that a member's folder dir is, links followed. For
+// ADD a link on the way must lead somewhere, as in BuildKit.
+func (x *extractor) into(dir string) (string, error) {
+	if _, err := x.r.dir(dir); err == nil {
+		return dir, nil // all of it is there, without a link
+	}
+	at := "."
+	for name := range strings.SplitSeq(dir, "/") {
+		next := join(at, name)
+		to, format, err := resolve(x.r.look, next, true)
+		if err != nil {
+			return "", err
+		}
+		if format == 0 && to != next && x.add {
+			return "", inside("open", next, unix.ENOENT)
+		}
+		at = to
+	}
+	return at, nil
 }
 
 // meta reads what a header says of mode, owner, time and attributes.
@@ -223,7 +244,7 @@ func (x *extractor) meta(h *tar.Header) (meta, error) {
 
 // mark remembers that this tar made p, and the folders above.
 func (x *extractor) mark(p string) {
-	for ; x.names != plainNames && !x.made[p]; p = path.Dir(p) {
+	for ; !x.made[p]; p = path.Dir(p) {
 		x.made[p] = true
 	}
 }
@@ -260,10 +281,10 @@ func (x *extractor) replace(p string, dir bool) (opaque bool, err error) {
 		return false, nil
 	}
 	x.forgetBelow(p, format == unix.S_IFDIR)
-	if x.names == plainNames {
-		x.specials[p] = Special{Path: p} // the folder may have had a note that we do not know
+	if x.add {
+		x.specials[p] = Special{Path: p} // there may have been a note that is not known here
 	}
-	return x.names == toOverlay, x.r.remove(p)
+	return x.overlay, x.r.remove(p)
 }
 
 // forgetBelow forgets everything about p and what is below it.
@@ -294,7 +315,7 @@ func (x *extractor) folderFor(p string) error {
 	switch {
 	case err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR:
 		return nil
-	case err == nil && !(x.names == toOverlay && isWhiteout(st)):
+	case err == nil && !(x.overlay && isWhiteout(st)):
 		return inside("make a folder at", p, unix.ENOTDIR)
 	case err != nil && !isNotExist(err):
 		return err
@@ -420,7 +441,7 @@ func (x *extractor) device(h *tar.Header, p string, m meta) error {
 		s.Device = "b"
 	}
 	x.note(s)
-	if x.names == toOverlay {
+	if x.overlay {
 		return x.r.whiteout(p)
 	}
 	return nil
@@ -428,7 +449,7 @@ func (x *extractor) device(h *tar.Header, p string, m meta) error {
 
 // hardLink gives a file of the tree another name.
 func (x *extractor) hardLink(h *tar.Header, p string) error {
-	target, err := member(h.Linkname)
+	target, err := x.member(h.Linkname)
 	if err != nil {
 		return fmt.Errorf("hard link to %q: %w", short(h.Linkname), err)
 	}
@@ -450,7 +471,7 @@ func (x *extractor) hardLink(h *tar.Header, p string) error {
 	if _, err := x.replace(p, false); err != nil {
 		return err
 	}
-	if s.Device != "" && x.names == toOverlay {
+	if s.Device != "" && x.overlay {
 		err = x.r.whiteout(p)
 	} else if format != 0 {
 		err = x.r.link(x.r, old, p)
@@ -488,7 +509,7 @@ func (x *extractor) whiteout(at, base string) error {
 		return nil
 	}
 	x.drop(p)
-	if x.names == removeAtOnce {
+	if !x.overlay {
 		return x.r.remove(p)
 	}
 	if there {
@@ -505,7 +526,7 @@ func (x *extractor) opaque(p string) error {
 	if err := x.folderFor(p); err != nil {
 		return err
 	}
-	if x.names == toOverlay {
+	if x.overlay {
 		if p == "." {
 			return errors.New("the root folder hides all layers below: such a layer is a base of its own")
 		}

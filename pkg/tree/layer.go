@@ -35,10 +35,8 @@ func Unpack(r io.Reader, dir string, o UnpackOptions) ([]Special, error) {
 	}
 	defer root.Close()
 	x := newExtractor(root, o.Limits)
-	x.names = toOverlay
-	if o.Apply {
-		x.names = removeAtOnce
-	} else {
+	if !o.Apply {
+		x.overlay = true
 		x.below = slices.Clone(o.Below)
 		slices.Reverse(x.below)
 	}

@@ -262,7 +262,7 @@ func (k *copier) unpack(m Match) (bool, error) {
 	whole := io.TeeReader(f, h)
 	x := newExtractor(&rooted{stack: []level{{".", fd}}}, k.Limits)
 	defer x.r.Close()
-	x.owner = k.Owner
+	x.add, x.owner = true, k.Owner
 	if err := x.run(whole); err != nil {
 		return true, err
 	}
