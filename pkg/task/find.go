@@ -29,8 +29,8 @@ type Selection struct {
 	PerDataset int
 	Limit      int
 	Seed       uint64
-	// Stdin is what the argument "-" reads: a line is a JSON record with the
-	// field "dir", or a path.
+	// Stdin is what the argument "-" reads: a line is a JSON record whose field
+	// "task" is a task folder, as sifbuild prints them, or a path.
 	Stdin io.Reader
 }
 
@@ -195,7 +195,7 @@ func noTask(dir string) string {
 }
 
 // records reads folders from lines: JSON records of these tools, which have the
-// field dir, or plain paths.
+// field task, or plain paths.
 func records(r io.Reader) (dirs []string, err error) {
 	if r == nil {
 		return nil, errors.New("BUG: - without a standard input")
@@ -208,14 +208,14 @@ func records(r io.Reader) (dirs []string, err error) {
 			continue
 		}
 		if strings.HasPrefix(line, "{") {
-			var rec struct{ Dir string }
+			var rec struct{ Task string }
 			if err := json.Unmarshal([]byte(line), &rec); err != nil {
 				return nil, fmt.Errorf("standard input, line %d: %w", n, err)
 			}
-			if rec.Dir == "" {
+			if rec.Task == "" {
 				continue // a record of something else, such as a summary
 			}
-			line = rec.Dir
+			line = rec.Task
 		}
 		dirs = append(dirs, line)
 	}

@@ -202,7 +202,7 @@ func TestFind(t *testing.T) {
 		{"one two", "", "one/a one/b one/c one/other two/a two/b two/c"},
 		{"two/b two", "", "two/a two/b two/c"},
 		{"two/b", "", "two/b"},
-		{"-", `{"schema":"x/v1","dir":"two/c"}` + "\n\n" + `{"schema":"summary/v1"}` + "\none/b\nnothing\n", "one/b two/c"},
+		{"-", `{"schema":"x/v1","task":"two/c"}` + "\n\n" + `{"schema":"summary/v1"}` + "\none/b\nnothing\n", "one/b two/c"},
 	} {
 		tasks, _, err := Find(strings.Fields(c.args), Selection{Stdin: strings.NewReader(c.stdin)})
 		if err != nil || names(tasks) != c.want {
