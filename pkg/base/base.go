@@ -26,9 +26,9 @@ type Options struct {
 	// Dir is the folder that images of registries are kept in, shared by
 	// processes and nodes. It is made when it is first needed.
 	Dir string
-	// Named are the bases that a person gives: what a Dockerfile calls them,
+	// Local are the bases that a person gives: what a Dockerfile calls them,
 	// and the folder or file they are.
-	Named map[string]string
+	Local map[string]string
 	// Offline: what is not local is an error, not a request.
 	Offline bool
 	// Node is this node's platform, for messages; the zero value is this
@@ -130,11 +130,11 @@ func (s *Store) resolve(ctx context.Context, image string, platform v1.Platform)
 // named is what a person gave for a name, written as it is or in another form
 // of the same name: python:3.12 is docker.io/library/python:3.12.
 func (s *Store) named(image string) (string, bool) {
-	if where, ok := s.opt.Named[image]; ok {
+	if where, ok := s.opt.Local[image]; ok {
 		return where, true
 	}
 	full := canonical(image)
-	for n, where := range s.opt.Named {
+	for n, where := range s.opt.Local {
 		if full != "" && canonical(n) == full {
 			return where, true
 		}

@@ -170,7 +170,7 @@ func TestResolve_Archives(t *testing.T) {
 		t.Fatal(err)
 	}
 	for where, want := range map[string]string{dir: digest(t, img), oci: digest(t, img), docker: cfg.String()} {
-		s := New(Options{Named: map[string]string{"python:3.12": where}, Node: amd64})
+		s := New(Options{Local: map[string]string{"python:3.12": where}, Node: amd64})
 		for _, n := range []string{"python:3.12", "docker.io/library/python:3.12", "index.docker.io/library/python:3.12"} {
 			b := resolve(t, s, n, amd64)
 			if b.Digest != want || b.Config.Env[0] != "A=one" || b.Name != n || b.Source != where {
@@ -222,7 +222,7 @@ func TestResolve_Platforms(t *testing.T) {
 		{two, "n:3", amd64, "", "it holds several images for linux/amd64 (1, 2)"},
 		{writeLayout(t, empty.Index), "n", amd64, "", "it holds no image"},
 	} {
-		s := New(Options{Named: map[string]string{c.name: c.layout}, Node: amd64})
+		s := New(Options{Local: map[string]string{c.name: c.layout}, Node: amd64})
 		b, err := s.Resolve(t.Context(), c.name, c.p)
 		switch {
 		case c.err == "" && (err != nil || b.Config.Env[0] != c.env):
@@ -246,7 +246,7 @@ func TestLayout_Damaged(t *testing.T) {
 		if which == "manifest" {
 			h, _ = img.Digest()
 		}
-		s := New(Options{Named: map[string]string{"n": dir}, Node: amd64})
+		s := New(Options{Local: map[string]string{"n": dir}, Node: amd64})
 		if got, err := contents(t, s, resolve(t, s, "n", amd64)); err != nil || got == "" {
 			t.Errorf("the control: %v", err)
 		}
@@ -263,7 +263,7 @@ func TestLayout_Damaged(t *testing.T) {
 			if err := os.WriteFile(path, damage(data), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			s := New(Options{Named: map[string]string{"n": dir}, Node: amd64})
+			s := New(Options{Local: map[string]string{"n": dir}, Node: amd64})
 			b, err := s.Resolve(t.Context(), "n", amd64)
 			if err == nil {
 				_, err = contents(t, s, b)
@@ -295,7 +295,7 @@ func tree(t *testing.T) string {
 
 func TestFolder(t *testing.T) {
 	dir := tree(t)
-	s := New(Options{Named: map[string]string{"n": dir}, Node: amd64})
+	s := New(Options{Local: map[string]string{"n": dir}, Node: amd64})
 	b := resolve(t, s, "n", amd64)
 	if b.Folder != dir || !validDigest(b.Digest) {
 		t.Errorf("%+v", b)
@@ -310,7 +310,7 @@ func TestFolder_Digest(t *testing.T) {
 	dir := tree(t)
 	of := func() string {
 		t.Helper()
-		return resolve(t, New(Options{Named: map[string]string{"n": dir}}), "n", amd64).Digest
+		return resolve(t, New(Options{Local: map[string]string{"n": dir}}), "n", amd64).Digest
 	}
 	p := func(s string) string { return filepath.Join(dir, s) }
 	seen := map[string]string{of(): "first"}
@@ -402,7 +402,7 @@ func TestResolve_Errors(t *testing.T) {
 		plain:                      "neither index.json nor manifest.json",
 		sif:                        "is not a SIF image",
 	} {
-		_, err := New(Options{Named: map[string]string{"n": where}, Node: amd64}).Resolve(t.Context(), "n", amd64)
+		_, err := New(Options{Local: map[string]string{"n": where}, Node: amd64}).Resolve(t.Context(), "n", amd64)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", where, err)
 		}
@@ -420,7 +420,7 @@ func tree2(t *testing.T) string {
 func TestResolve_Cancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	s := New(Options{Named: map[string]string{"n": tree(t)}, Node: amd64})
+	s := New(Options{Local: map[string]string{"n": tree(t)}, Node: amd64})
 	if _, err := s.Resolve(ctx, "n", amd64); err == nil {
 		t.Error("resolved")
 	}
