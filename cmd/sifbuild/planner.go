@@ -105,7 +105,7 @@ func newPlanner(c *urfave.Context) (*planner, error) {
 		}
 		local[name] = path
 	}
-	p.store = base.New(base.Options{Dir: filepath.Join(p.cache, "base"), Named: local, Offline: c.Bool("offline")})
+	p.store = base.New(base.Options{Dir: filepath.Join(p.cache, "base"), Local: local, Offline: c.Bool("offline")})
 	return p, nil
 }
 
