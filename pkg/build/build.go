@@ -11,7 +11,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -310,6 +309,14 @@ func (o *one) step(ctx context.Context, c chain, s dockerfile.Step, dir string) 
 	case s.Run != nil:
 		spec.Run, err = o.run(ctx, s.Run, spec.Dir)
 	case s.Copy != nil:
+		if s.Copy.Link {
+			// As if nothing was there: links and modes below do not count.
+			empty, err := o.begin(ctx, dockerfile.From{Scratch: true}, digest("scratch"), nil)
+			if err != nil {
+				return nil, err
+			}
+			spec.Like, spec.Lower = spec.Lower[0], o.layers.lower(empty)
+		}
 		spec.Copy, err = o.copy(ctx, s.Copy, spec.Dir)
 	case s.Workdir != nil:
 		spec.Workdir = &step.Workdir{Path: s.Workdir.Path, User: s.Workdir.User}
@@ -347,7 +354,7 @@ func (o *one) run(ctx context.Context, r *dockerfile.Run, work string) (*step.Ru
 // mount is a --mount. A cache is kept for the other steps of this image: what
 // a task writes there must not be what another task runs.
 func (o *one) mount(ctx context.Context, m dockerfile.Mount, own string) (*step.Mount, error) {
-	out := &step.Mount{Target: m.Target, ReadOnly: m.ReadOnly}
+	out := &step.Mount{Target: m.Target, ReadOnly: m.ReadOnly, Source: m.Source}
 	switch m.Type {
 	case "tmpfs":
 		out.Tmpfs, out.Size = true, m.Size
@@ -366,30 +373,25 @@ func (o *one) mount(ctx context.Context, m dockerfile.Mount, own string) (*step.
 		if err := os.Chmod(dir, mode); err != nil {
 			return nil, err
 		}
-		out.Source = dir
-	case "bind":
-		out.Discard = !m.ReadOnly
-		switch f := m.From; {
-		case f == nil || f.Context != "":
-			if f == nil {
-				return nil, errors.New("--mount=type=bind: there is no build context")
-			}
-			root, err := os.OpenRoot(f.Context)
-			if err != nil {
-				return nil, err
-			}
-			defer root.Close()
-			if _, err := root.Stat(path.Join(".", m.Source)); err != nil {
-				return nil, fmt.Errorf("--mount: %w", err)
-			}
-			out.Source = filepath.Join(f.Context, path.Join("/", m.Source))
-		default:
-			c, err := o.source(ctx, *f)
-			if err != nil {
-				return nil, err
-			}
-			out.Lower, out.Source = o.layers.lower(c), m.Source
+		if m.From == nil {
+			out.Source = dir
+			break
 		}
+		c, err := o.source(ctx, *m.From)
+		if err != nil {
+			return nil, err
+		}
+		out.Lower, out.Changes = o.layers.lower(c), dir
+	case "bind":
+		if f := m.From; f != nil && f.Context != "" {
+			out.Source, out.Matches = f.Context, m.Matches
+			break
+		}
+		c, err := o.source(ctx, *m.From)
+		if err != nil {
+			return nil, err
+		}
+		out.Lower = o.layers.lower(c)
 	case "secret", "ssh":
 		return o.secret(m)
 	default:
@@ -411,7 +413,7 @@ func (o *one) secret(m dockerfile.Mount) (*step.Mount, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--secret %s: %w", m.ID, err)
 	}
-	out := &step.Mount{Target: m.Target, File: true, Data: data, Mode: 0o400, Env: m.Env}
+	out := &step.Mount{Target: m.Target, IsData: true, Data: data, Mode: 0o400, Env: m.Env}
 	if m.Mode != nil {
 		out.Mode = *m.Mode
 	}

@@ -41,7 +41,7 @@ func (b *builder) copy(s *stage, c instruction, what copying) error {
 	if dest == "." || dest == "" {
 		dest = "./"
 	}
-	one := Copy{Add: what.add, Chown: what.chown, Chmod: what.chmod, Parents: what.parents, Exclude: what.exclude,
+	one := Copy{Add: what.add, Chown: what.chown, Chmod: what.chmod, Parents: what.parents, Link: what.link, Exclude: what.exclude,
 		Unpack: what.unpack, Checksum: what.checksum, Dest: folder(resolvePath(s.Config.WorkingDir, dest, true))}
 	if n := len(what.SourcePaths) + len(what.SourceContents); n > 1 && !strings.HasSuffix(one.Dest, "/") {
 		b.warn(lineOf(c.Location()), "%d sources for %s, which has no slash at the end: unless it is a folder, the last one is all that stays", n, what.DestPath)

@@ -137,6 +137,7 @@ type Copy struct {
 	Chown    string       `json:"chown,omitempty"`  // USER[:GROUP], names or numbers
 	Chmod    string       `json:"chmod,omitempty"`  // octal, or symbolic as chmod(1)
 	Parents  bool         `json:"parents,omitempty"`
+	Link     bool         `json:"link,omitempty"` // onto an empty folder, which is then laid over what is there
 	Exclude  []string     `json:"exclude,omitempty"`
 	Unpack   *bool        `json:"unpack,omitempty"`   // ADD only: nil is the default, true for files and false for URLs
 	Checksum string       `json:"checksum,omitempty"` // ALGORITHM:HEX of the one URL

@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -68,6 +69,11 @@ func do(s Spec) (r Result, err error) {
 	case s.Merge != nil:
 		return r, tree.Merge(s.Merge.Layers, s.Merge.Out)
 	}
+	if s.Upper != "" {
+		if err := rootLike(cmp.Or(s.Like, s.Lower[0]), s.Upper); err != nil {
+			return r, err
+		}
+	}
 	root, err := view(filepath.Join(s.Dir, "view"), s.Lower, s.Upper)
 	if err != nil {
 		return r, err
@@ -108,9 +114,6 @@ func view(dir string, lower []string, upper string) (string, error) {
 	case upper != "":
 		work := filepath.Join(dir, "work")
 		if err := os.Mkdir(work, 0o700); err != nil {
-			return "", err
-		}
-		if err := rootLike(lower[0], upper); err != nil {
 			return "", err
 		}
 		if err := os.Symlink(upper, filepath.Join(dir, "upper")); err != nil {
@@ -221,11 +224,10 @@ func copyStep(s Spec, root string) (r Result, err error) {
 func workdir(w *Workdir, root string) (r Result, err error) {
 	var o tree.Owner
 	if w.User != "" {
-		u, err := tree.ResolveUser(root, w.User)
-		if err != nil {
+		// As for --chown: a number alone is its own group, too.
+		if o, _, err = tree.ResolveOwner(root, w.User); err != nil {
 			return r, &Failure{"user", err.Error()}
 		}
-		o = tree.Owner{UID: u.UID, GID: u.GID}
 	}
 	if err := tree.Mkdir(root, w.Path, o); err != nil {
 		return r, &Failure{"source", err.Error()}

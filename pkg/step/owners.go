@@ -161,10 +161,6 @@ func (n *notary) mknod(q *request, dir int32, at uint64, mode uint32, dev uint64
 	if err != nil {
 		return err
 	}
-	if fd, err := n.open(q, dir, name, unix.AT_SYMLINK_NOFOLLOW); err == nil {
-		unix.Close(fd)
-		return unix.EEXIST
-	}
 	fd, err := n.open(q, dir, path.Dir(name), 0)
 	if err != nil {
 		return err
@@ -174,16 +170,18 @@ func (n *notary) mknod(q *request, dir int32, at uint64, mode uint32, dev uint64
 	if err != nil {
 		return unix.EPERM
 	}
-	s := tree.Special{Path: strings.TrimPrefix(path.Join(folder, path.Base(name)), "/"), Device: "c",
-		Mode: mode & 0o7777 &^ n.umask(q), Major: unix.Major(dev), Minor: unix.Minor(dev)}
+	// An empty file stands for it, whose mode and owner can be changed.
+	file, err := unix.Openat(fd, path.Base(name), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, mode&0o7777&^n.umask(q))
+	if err != nil {
+		return err
+	}
+	unix.Close(file)
+	s := tree.Special{Path: strings.TrimPrefix(path.Join(folder, path.Base(name)), "/"), Device: "c", Major: unix.Major(dev), Minor: unix.Minor(dev)}
 	if mode&unix.S_IFMT == unix.S_IFBLK {
 		s.Device = "b"
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if _, there := n.specials[s.Path]; there {
-		return unix.EEXIST
-	}
 	n.specials[s.Path] = s
 	return nil
 }

@@ -129,7 +129,7 @@ func (g *stage) system(r *Run, asRoot bool) error {
 	}
 	resolv, _ := os.ReadFile("/etc/resolv.conf")
 	names := "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"
-	for target, data := range map[string][]byte{"/etc/resolv.conf": resolv, "/etc/hosts": []byte(names), "/etc/hostname": []byte(hostname + "\n")} {
+	for target, data := range map[string][]byte{"/etc/resolv.conf": resolv, "/etc/hosts": []byte(names)} {
 		if err := g.file(target, data, 0o644); err != nil {
 			if strings.HasSuffix(err.Error(), "leads nowhere") {
 				continue // as with systemd-resolved's link: the image's own affair
@@ -234,23 +234,10 @@ func (g *stage) devices() error {
 
 // wanted mounts what --mount asks for.
 func (g *stage) wanted(m Mount, i int) error {
-	source := m.Source
-	if m.Lower != nil {
-		from, err := view(filepath.Join(g.dir, fmt.Sprintf("mount%d", i)), m.Lower, "")
-		if err != nil {
-			return err
-		}
-		fd, err := inRoot(from, source, unix.O_PATH)
-		if err != nil {
-			return fmt.Errorf("--mount: %s: %w", source, err)
-		}
-		source, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
-		unix.Close(fd)
-		if err != nil {
-			return err
-		}
-	}
+	own := func(name string) string { return filepath.Join(g.dir, fmt.Sprintf("mount%d-%s", i, name)) }
 	switch {
+	case m.Target == "":
+		return nil
 	case m.Tmpfs:
 		data := "mode=1777"
 		if m.Size > 0 {
@@ -258,11 +245,44 @@ func (g *stage) wanted(m Mount, i int) error {
 		}
 		_, err := g.mount("sifbuild", m.Target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, data)
 		return err
-	case m.File && m.Target == "":
-		return nil
-	case m.File:
+	case m.IsData:
 		return g.file(m.Target, m.Data, os.FileMode(m.Mode))
-	case m.Discard:
+	}
+	source := m.Source
+	switch {
+	case m.Matches != nil:
+		source = own("copy")
+		if err := os.Mkdir(source, 0o755); err != nil {
+			return err
+		}
+		dest := "/"
+		if e := m.Matches[0].Entry; e.Type != "dir" {
+			dest = "/file"
+		}
+		if _, err := tree.Copy(source, tree.CopyRequest{Root: m.Source, Matches: m.Matches, Dest: dest}); err != nil {
+			return fmt.Errorf("--mount: %w", err)
+		}
+		if dest == "/file" {
+			source += dest
+		}
+	case m.Lower != nil:
+		from, err := view(own("from"), m.Lower, "")
+		if err != nil {
+			return err
+		}
+		fd, err := inRoot(from, m.Source, unix.O_PATH)
+		if err != nil {
+			return fmt.Errorf("--mount: /%s: %w", m.Source, err)
+		}
+		source, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+		unix.Close(fd)
+		if err != nil {
+			return err
+		}
+		if m.ReadOnly {
+			break
+		}
+		// What is written must not come into the layers.
 		if info, err := os.Stat(source); err != nil {
 			return err
 		} else if !info.IsDir() {
@@ -272,15 +292,16 @@ func (g *stage) wanted(m Mount, i int) error {
 			}
 			return g.file(m.Target, data, info.Mode().Perm())
 		}
-		dir := filepath.Join(g.dir, fmt.Sprintf("discard%d", i))
-		if err := os.MkdirAll(filepath.Join(dir, "upper"), 0o700); err != nil {
+		changes := m.Changes
+		if changes == "" {
+			changes = own("changes")
+			if err := os.Mkdir(changes, 0o755); err != nil {
+				return err
+			}
+		}
+		if source, err = view(own("over"), []string{source}, changes); err != nil {
 			return err
 		}
-		from, err := view(dir, []string{source}, filepath.Join(dir, "upper"))
-		if err != nil {
-			return err
-		}
-		source = from
 	}
 	at, err := g.mount(source, m.Target, "", unix.MS_BIND|unix.MS_REC, "")
 	if err == nil && m.ReadOnly {
@@ -321,27 +342,44 @@ func (g *stage) leave() {
 	}
 }
 
-// newOwner gives what a user other than root made to that user: everything in
-// the upper folder that is in no layer below.
-func newOwner(upper string, lower []string, o tree.Owner, specials map[string]tree.Special) error {
+// newOwners notes whose new files are: everything in the upper folder that is
+// in no layer below belongs to the step's user, and to the group of a folder
+// that is setgid.
+func newOwners(upper string, lower []string, user tree.Owner, specials map[string]tree.Special) error {
+	group := map[string]int{} // that new files of a setgid folder get
 	return filepath.WalkDir(upper, func(p string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		rel, err := filepath.Rel(upper, p)
-		if err != nil || rel == "." {
+		if err != nil {
 			return err
 		}
-		if existed(lower, rel) {
-			return nil
+		o := user
+		if gid, ok := group[filepath.Dir(rel)]; ok && rel != "." {
+			o.GID = gid
 		}
-		switch {
-		case d.IsDir(), d.Type().IsRegular():
-			return setOwner(p, o)
-		case d.Type()&os.ModeCharDevice != 0:
-			return nil // a whiteout
+		noted := d.IsDir() || d.Type().IsRegular()
+		switch fresh := rel != "." && o != (tree.Owner{}) && !existed(lower, rel); {
+		case !fresh || d.Type()&os.ModeCharDevice != 0: // a whiteout
+		case !noted:
+			if s, ok := specials[rel]; !ok || s.Device == "" && s.Owner == (tree.Owner{}) {
+				specials[rel] = tree.Special{Path: rel, Owner: o}
+			}
+		case ownerOf(p) == tree.Owner{}:
+			if err := setOwner(p, o); err != nil {
+				return err
+			}
 		}
-		specials[rel] = tree.Special{Path: rel, Owner: o}
+		if d.IsDir() {
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			if info.Mode()&os.ModeSetgid != 0 {
+				group[rel] = ownerOf(p).GID
+			}
+		}
 		return nil
 	})
 }

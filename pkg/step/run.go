@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -23,6 +24,7 @@ const (
 	fdListener = 3 // a socket for the listener of notedFilter
 	fdCommand  = 4 // a commandSpec
 	fdStatus   = 5 // fence's status line: it is up
+	fdFailed   = 6 // why the command could not be started, behind the fence
 )
 
 // commandSpec is what the command is started with, behind the fence.
@@ -51,6 +53,10 @@ func run(s Spec, root string) (r Result, err error) {
 	if err := g.system(s.Run, user.UID == 0); err != nil {
 		return r, err
 	}
+	// Those inside others after them, whatever order they stand in.
+	slices.SortStableFunc(s.Run.Mounts, func(a, b Mount) int {
+		return strings.Count(path.Clean(a.Target), "/") - strings.Count(path.Clean(b.Target), "/")
+	})
 	for i, m := range s.Run.Mounts {
 		if err := g.wanted(m, i); err != nil {
 			return r, &Failure{"source", err.Error()}
@@ -78,12 +84,13 @@ func run(s Spec, root string) (r Result, err error) {
 	slices.Sort(n.groups)
 	n.groups = slices.Compact(n.groups)
 	r.Exit, err = n.command(s.Run, user)
-	if o := (tree.Owner{UID: user.UID, GID: user.GID}); err == nil && o != (tree.Owner{}) {
+	if err == nil {
 		var lower []string
 		for _, fd := range below {
 			lower = append(lower, fmt.Sprintf("/proc/self/fd/%d", fd))
 		}
-		if err = newOwner(fmt.Sprintf("/proc/self/fd/%d/.", upper), lower, o, n.specials); err != nil {
+		user := tree.Owner{UID: user.UID, GID: user.GID}
+		if err = newOwners(fmt.Sprintf("/proc/self/fd/%d/.", upper), lower, user, n.specials); err != nil {
 			err = fmt.Errorf("noting whose the new files are: %w", err)
 		}
 	}
@@ -95,7 +102,15 @@ func run(s Spec, root string) (r Result, err error) {
 		// What is gone again, or was replaced, needs no note.
 		sp := n.specials[p]
 		info, err := os.Lstat("/" + p)
-		if sp.Device != "" && err != nil || sp.Device == "" && err == nil && !info.IsDir() && !info.Mode().IsRegular() {
+		switch {
+		case err != nil:
+		case sp.Device != "" && info.Mode().IsRegular() && info.Size() == 0:
+			sp.Mode, sp.Owner = uint32(info.Sys().(*syscall.Stat_t).Mode&0o7777), ownerOf("/"+p)
+			if err := os.Remove("/" + p); err != nil {
+				return r, err
+			}
+			r.Specials = append(r.Specials, sp)
+		case sp.Device == "" && !info.IsDir() && !info.Mode().IsRegular():
 			r.Specials = append(r.Specials, sp)
 		}
 	}
@@ -124,16 +139,23 @@ func (n *notary) command(r *Run, user tree.User) (int, error) {
 		return 0, err
 	}
 	defer statusR.Close()
+	failedR, failedW, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer failedR.Close()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "listener")
 	cmd := command(argRun, os.Stdout)
-	cmd.ExtraFiles = []*os.File{theirs, specR, statusW}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.ExtraFiles = []*os.File{theirs, specR, statusW, failedW}
+	// The command is the first process that it sees, as in docker build.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
 	if user.UID != 0 || user.GID != 0 {
-		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN} // for /proc; fence drops it
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: user.UID, HostID: 0, Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: user.GID, HostID: 0, Size: 1}}
 	}
@@ -143,6 +165,7 @@ func (n *notary) command(r *Run, user tree.User) (int, error) {
 	theirs.Close()
 	specR.Close()
 	statusW.Close()
+	failedW.Close()
 	go json.NewEncoder(specW).Encode(spec)
 	if listener, err := receive(pair[0]); err == nil {
 		n.listener = listener
@@ -157,6 +180,9 @@ func (n *notary) command(r *Run, user tree.User) (int, error) {
 	line, _ := io.ReadAll(statusR)
 	if len(line) == 0 {
 		return 0, &Failure{"isolation", fmt.Sprintf("fence did not start the command (status %d): what it said is in the log", status)}
+	}
+	if why, _ := io.ReadAll(failedR); len(why) > 0 {
+		return 0, &Failure{"command", string(why)}
 	}
 	return status, nil
 }
@@ -203,8 +229,11 @@ func receive(sock int) (int, error) {
 
 // runMain becomes fence.
 func runMain() int {
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return complain(fmt.Errorf("mounting /proc: %w", err))
+	}
 	argv := []string{inFence + "/fence", "--policy", inFence + "/step.toml", "--workdir", "/",
-		"--keep-fd", fmt.Sprint(fdListener), "--keep-fd", fmt.Sprint(fdCommand), "--status-fd", fmt.Sprint(fdStatus),
+		"--keep-fd", fmt.Sprint(fdListener), "--keep-fd", fmt.Sprint(fdCommand), "--keep-fd", fmt.Sprint(fdFailed), "--status-fd", fmt.Sprint(fdStatus),
 		"--why", "what starts the command reads from it", "--", inFence + "/sifbuild", argExec}
 	return complain(fmt.Errorf("%s: %w", argv[0], unix.Exec(argv[0], argv, []string{"PATH=/"})))
 }
@@ -243,21 +272,23 @@ func execMain() int {
 		}
 	}
 	unix.Umask(0o022)
+	unix.CloseOnExec(fdFailed)
+	failed := func(err error) int {
+		fmt.Fprint(os.NewFile(fdFailed, "failed"), err)
+		return 125
+	}
 	if err := os.Chdir(s.Cwd); err != nil {
-		return complain(err)
+		return failed(err)
 	}
 	file, err := lookPath(s.Argv[0], s.Env)
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "sifbuild: %v\n", err)
-		return 127
+		return failed(err)
 	}
 	// Here, for fence tries in its self-test whether a device can be made.
 	if err := emulate(s.Fake); err != nil {
 		return complain(err)
 	}
-	err = unix.Exec(file, s.Argv, s.Env)
-	fmt.Fprintf(os.Stderr, "sifbuild: %s: %v\n", file, err)
-	return 126
+	return failed(fmt.Errorf("%s: %w", file, unix.Exec(file, s.Argv, s.Env)))
 }
 
 // emulate applies the filters to this thread and hands the listener over.

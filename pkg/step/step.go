@@ -21,6 +21,7 @@ import (
 type Spec struct {
 	Lower []string `json:"lower,omitempty"` // layer folders, highest first
 	Upper string   `json:"upper,omitempty"` // the folder for what changes; "" mounts read-only
+	Like  string   `json:"like,omitempty"`  // whose mode and owner the top of Upper gets; "": of the highest Lower
 	Dir   string   `json:"dir"`             // an empty folder of the caller's own, on the filesystem of Upper
 
 	// One of these is set.
@@ -55,20 +56,24 @@ type File struct {
 	Mode uint32 `json:"mode"`
 }
 
-// Mount is something of this node that the command sees at Target.
+// Mount is something that the command sees at Target: one of Tmpfs, Data,
+// Matches and Source.
 type Mount struct {
-	Target   string      `json:"target"`
-	Tmpfs    bool        `json:"tmpfs,omitempty"`
-	Size     int64       `json:"size,omitempty"`   // bytes, of a tmpfs; 0 is the kernel's half of memory
-	Source   string      `json:"source,omitempty"` // a file or folder of this node, or below Lower
-	Lower    []string    `json:"lower,omitempty"`  // layers whose view Source lies in
-	ReadOnly bool        `json:"read_only,omitempty"`
-	Discard  bool        `json:"discard,omitempty"` // what is written there is not kept
-	Data     []byte      `json:"data,omitempty"`    // a file's content, of a secret
-	Env      string      `json:"env,omitempty"`     // a variable that holds Data; Target may then be ""
-	File     bool        `json:"file,omitempty"`    // Data is what is mounted
-	Mode     uint32      `json:"mode,omitempty"`
-	Owner    *tree.Owner `json:"owner,omitempty"`
+	Target string `json:"target"` // absolute; "" if Env is all there is
+	Tmpfs  bool   `json:"tmpfs,omitempty"`
+	Size   int64  `json:"size,omitempty"` // bytes, of a tmpfs; 0 is the kernel's half of memory
+
+	IsData bool   `json:"is_data,omitempty"`
+	Data   []byte `json:"data,omitempty"` // a file's content, of a secret
+	Mode   uint32 `json:"mode,omitempty"`
+	Env    string `json:"env,omitempty"` // a variable that holds Data
+
+	Matches []tree.Match `json:"matches,omitempty"` // files of the folder Source, to be copied
+	Source  string       `json:"source,omitempty"`  // a folder of this node, or a path in the view of Lower
+	Lower   []string     `json:"lower,omitempty"`   // layers, highest first
+
+	ReadOnly bool   `json:"read_only,omitempty"`
+	Changes  string `json:"changes,omitempty"` // folder for what is written over Source; "": it is not kept
 }
 
 // Copy is a COPY or ADD step; the request's Src is a path on this node, or

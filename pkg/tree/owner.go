@@ -224,7 +224,7 @@ func ResolveUser(dst, spec string) (User, error) {
 	if err != nil {
 		return User{}, fmt.Errorf("reading /etc/passwd of the image: %w", err)
 	}
-	if len(same) > 0 && same[0].Home != "" {
+	if len(same) > 0 {
 		u.Home = same[0].Home
 	}
 	return u, nil

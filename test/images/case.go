@@ -28,6 +28,8 @@ type Case struct {
 	Want   string         // lines as Diff gives them
 	Config string         // as Canonical gives it; "" together with an Error
 	Error  *regexp.Regexp // nil if the build succeeds
+	// Differs is why ours is not what BuildKit gives; "" if it is. docs/sifbuild.md says it, too.
+	Differs string
 }
 
 // Args is what a case is built with besides its context.
@@ -121,6 +123,8 @@ func parse(name string, data []byte) (Case, error) {
 				return fail("error begins with an empty line, which every error matches")
 			}
 			c.Error, err = regexp.Compile(first)
+		case "differs":
+			c.Differs = strings.TrimSpace(string(f.Data))
 		default:
 			return fail("a file %s, which means nothing", f.Name)
 		}
