@@ -128,6 +128,11 @@ func (row copyRow) run(t *testing.T) {
 	grow(t, src, row.src...)
 	grow(t, dst, row.dst...)
 	syscall.Umask(old)
+	row.runIn(t, src, dst)
+}
+
+func (row copyRow) runIn(t *testing.T, src, dst string) {
+	t.Helper()
 	row.sel.Sources, row.sel.Hash = row.sources, true
 	matches, err := Select(src, row.sel)
 	must(t, err)
