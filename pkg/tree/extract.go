@@ -51,16 +51,17 @@ const (
 type extractor struct {
 	r        *rooted
 	limits   Limits
-	overlay  bool     // whiteouts become what overlayfs understands; else what they name is removed
-	add      bool     // the tar is one that ADD unpacks: see member and into
-	owner    *Owner   // of every entry, whatever the tar says
-	below    []string // layer folders below, the topmost first: what folders look like that the tar does not describe
+	overlay  bool      // whiteouts become what overlayfs understands; else what they name is removed
+	add      bool      // the tar is one that ADD unpacks: see member and into
+	owner    *Owner    // of every entry, whatever the tar says
+	below    []*rooted // layer folders below, the topmost last; for overlay
 	specials map[string]Special
 
 	bytes   int64
 	entries int
 	made    map[string]bool // by this tar, with the folders above
 	dirs    map[string]meta // folders, to be finished when everything is in them
+	hiding  map[string]bool // opaque folders, in a layer
 	buf     []byte
 }
 
@@ -75,7 +76,7 @@ type meta struct {
 func newExtractor(r *rooted, l Limits) *extractor {
 	return &extractor{
 		r: r, limits: l.withDefaults(), specials: map[string]Special{},
-		made: map[string]bool{}, dirs: map[string]meta{}, buf: make([]byte, 256<<10),
+		made: map[string]bool{}, dirs: map[string]meta{}, hiding: map[string]bool{}, buf: make([]byte, 256<<10),
 	}
 }
 
@@ -291,6 +292,7 @@ func (x *extractor) replace(p string, dir bool) (opaque bool, err error) {
 func (x *extractor) forgetBelow(p string, dir bool) {
 	delete(x.made, p)
 	delete(x.dirs, p)
+	delete(x.hiding, p)
 	delete(x.specials, p)
 	if !dir {
 		return
@@ -341,27 +343,70 @@ func (x *extractor) folderFor(p string) error {
 // looksBelow is what the folder at p is like in the layers below.
 func (x *extractor) looksBelow(p string) (meta, error) {
 	m := meta{mode: 0o755, mtime: unix.Timespec{Nsec: unix.UTIME_NOW}}
-	for _, layer := range x.below {
-		r, err := openRoot(layer)
-		if err != nil {
-			return m, err
-		}
-		st, err := r.lstat(p)
-		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
-			m.mode, m.mtime = st.Mode&0o7777, st.Mtim
-			m.owner, err = r.ownerAt(p)
-			r.Close()
-			return m, err
-		}
-		r.Close()
-		if err == nil { // a whiteout, or what the folder replaces
-			return m, nil
-		}
-		if !isNotExist(err) && !errors.Is(err, unix.ENOTDIR) {
-			return m, err
+	layer, st, err := findBelow(x.below, p)
+	if err != nil || layer == nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return m, err
+	}
+	m.mode, m.mtime = st.Mode&0o7777, st.Mtim
+	m.owner, err = layer.ownerAt(p)
+	return m, err
+}
+
+// findBelow returns which of the layers, the topmost last, shows something at
+// p when all are on each other, and what; nil if there is nothing.
+func findBelow(layers []*rooted, p string) (*rooted, unix.Stat_t, error) {
+	parts := strings.Split(p, "/")
+next:
+	for i := len(layers) - 1; i >= 0; i-- {
+		layer, at := layers[i], "."
+		opaque := false
+		for n, name := range parts {
+			at = join(at, name)
+			st, err := layer.lstat(at)
+			if isNotExist(err) {
+				if opaque {
+					break next
+				}
+				continue next
+			}
+			if err != nil || isWhiteout(st) {
+				return nil, st, err
+			}
+			if n == len(parts)-1 {
+				return layer, st, nil
+			}
+			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+				break next
+			}
+			attrs, err := layer.attrs(at)
+			if err != nil {
+				return nil, st, err
+			}
+			opaque = opaque || isOpaque(attrs)
 		}
 	}
-	return m, nil
+	return nil, unix.Stat_t{}, nil
+}
+
+// hide makes a whiteout at p if the layers below show something there. Where
+// they do not, overlayfs would list a name that is not there: it filters only
+// folders that several layers have.
+func (x *extractor) hide(p string) error {
+	for at := path.Dir(p); ; at = path.Dir(at) {
+		if x.hiding[at] {
+			return nil
+		}
+		if at == "." {
+			break
+		}
+	}
+	if layer, _, err := findBelow(x.below, p); layer == nil || err != nil {
+		return err
+	}
+	if err := x.folderFor(path.Dir(p)); err != nil {
+		return err
+	}
+	return x.r.whiteout(p)
 }
 
 // folder makes the folder at p unless it is there, and has it finished later.
@@ -370,7 +415,7 @@ func (x *extractor) folder(p string, m meta, opaque bool) error {
 		return err
 	}
 	if opaque {
-		if err := x.r.setAttr(p, attr{opaqueAttr, []byte("y")}); err != nil {
+		if err := x.setOpaque(p); err != nil {
 			return err
 		}
 	}
@@ -430,8 +475,8 @@ func (x *extractor) file(h *tar.Header, in io.Reader, p string, m meta) error {
 	return finishFile(x.r, f, p, m.owner, m.attrs, m.mode, m.mtime)
 }
 
-// device remembers a device node. In a layer a whiteout stands for it on disk,
-// so that nothing of the layers below shows there.
+// device remembers a device node. In a layer a whiteout takes its place if the
+// layers below show something there.
 func (x *extractor) device(h *tar.Header, p string, m meta) error {
 	if h.Devmajor < 0 || h.Devminor < 0 || h.Devmajor > math.MaxUint32 || h.Devminor > math.MaxUint32 {
 		return fmt.Errorf("%d:%d is no device", h.Devmajor, h.Devminor)
@@ -442,9 +487,14 @@ func (x *extractor) device(h *tar.Header, p string, m meta) error {
 	}
 	x.note(s)
 	if x.overlay {
-		return x.r.whiteout(p)
+		return x.hide(p)
 	}
 	return nil
+}
+
+func (x *extractor) setOpaque(p string) error {
+	x.hiding[p] = true
+	return x.r.setAttr(p, attr{opaqueAttr, []byte("y")})
 }
 
 // hardLink gives a file of the tree another name.
@@ -472,7 +522,7 @@ func (x *extractor) hardLink(h *tar.Header, p string) error {
 		return err
 	}
 	if s.Device != "" && x.overlay {
-		err = x.r.whiteout(p)
+		err = x.hide(p)
 	} else if format != 0 {
 		err = x.r.link(x.r, old, p)
 	}
@@ -515,10 +565,7 @@ func (x *extractor) whiteout(at, base string) error {
 	if there {
 		return nil
 	}
-	if err := x.folderFor(at); err != nil {
-		return err
-	}
-	return x.r.whiteout(p)
+	return x.hide(p)
 }
 
 // opaque hides what the layers below have in the folder at p.
@@ -526,16 +573,13 @@ func (x *extractor) opaque(p string) error {
 	if err := x.folderFor(p); err != nil {
 		return err
 	}
+	if x.overlay && p == "." {
+		return errors.New("the root folder hides all layers below: such a layer is a base of its own")
+	}
 	if x.overlay {
-		if p == "." {
-			return errors.New("the root folder hides all layers below: such a layer is a base of its own")
+		if err := x.setOpaque(p); err != nil {
+			return err
 		}
-		for q := range x.specials {
-			if q != p && under(q, p) && !x.made[q] {
-				delete(x.specials, q)
-			}
-		}
-		return x.r.setAttr(p, attr{opaqueAttr, []byte("y")})
 	}
 	return x.keepMade(p)
 }

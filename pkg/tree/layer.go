@@ -3,7 +3,6 @@ package tree
 import (
 	"fmt"
 	"io"
-	"slices"
 )
 
 // UnpackOptions say what a layer is unpacked to.
@@ -11,8 +10,10 @@ type UnpackOptions struct {
 	// Apply changes a tree: what whiteouts name is removed from dir. Otherwise
 	// dir becomes a layer for an overlay that is mounted with userxattr.
 	Apply bool
-	// Below are the layer folders below, the lowest first: a folder that the tar
-	// has something in and does not describe looks as it does there. Not for Apply.
+	// Below are the layer folders below, the lowest first; none: this is the
+	// lowest layer. Whiteouts are made where these show something, and a folder
+	// that the tar has something in but does not describe looks as it does in
+	// them. Not for Apply.
 	Below    []string
 	Specials []Special // of the tree so far
 	Limits   Limits
@@ -25,7 +26,7 @@ type UnpackOptions struct {
 //
 // What whiteouts name is what the layers below have, wherever in the tar they
 // stand (OCI image layer specification, Whiteouts). Device nodes are special
-// entries; in a layer a whiteout keeps their place.
+// entries only.
 //
 // After an error dir holds a part and is good for nothing.
 func Unpack(r io.Reader, dir string, o UnpackOptions) ([]Special, error) {
@@ -37,8 +38,10 @@ func Unpack(r io.Reader, dir string, o UnpackOptions) ([]Special, error) {
 	x := newExtractor(root, o.Limits)
 	if !o.Apply {
 		x.overlay = true
-		x.below = slices.Clone(o.Below)
-		slices.Reverse(x.below)
+		if x.below, err = openAll(o.Below); err != nil {
+			return nil, err
+		}
+		defer closeAll(x.below)
 	}
 	for _, s := range o.Specials {
 		x.specials[s.Path] = s
@@ -51,9 +54,11 @@ func Unpack(r io.Reader, dir string, o UnpackOptions) ([]Special, error) {
 
 // Merge puts layers (folders as Unpack and overlayfs make them, the lowest
 // first) together in the folder out, which is made, by hard links: out is a
-// layer again, with the effect of all of them. The layers must not be changed
-// while out is there, and lie on one file system with it.
-func Merge(layers []string, out string) error {
+// layer again, with the effect of all of them on top of below, the layers that
+// it will lie on, the lowest first; with none of those no whiteout is left. The
+// layers must not be changed while out is there, and lie on one file system
+// with it.
+func Merge(below, layers []string, out string) error {
 	if err := mkdirNew(out); err != nil {
 		return err
 	}
@@ -67,5 +72,28 @@ func Merge(layers []string, out string) error {
 			return fmt.Errorf("putting layer %s on the others: %w", layer, err)
 		}
 	}
-	return nil
+	lower, err := openAll(below)
+	if err != nil {
+		return err
+	}
+	defer closeAll(lower)
+	return dropWhiteouts(r, lower, ".", false)
+}
+
+func openAll(dirs []string) (all []*rooted, err error) {
+	for _, dir := range dirs {
+		r, err := openRoot(dir)
+		if err != nil {
+			closeAll(all)
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+func closeAll(all []*rooted) {
+	for _, r := range all {
+		r.Close()
+	}
 }

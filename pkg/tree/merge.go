@@ -92,6 +92,59 @@ func isOpaque(attrs []attr) bool {
 	return false
 }
 
+// dropWhiteouts removes from the folder at dir the whiteouts that hide nothing:
+// overlayfs would list them where no other layer has the folder. hidden says
+// that a folder above is opaque.
+func dropWhiteouts(r *rooted, below []*rooted, dir string, hidden bool) error {
+	attrs, err := r.attrs(dir)
+	if err != nil {
+		return err
+	}
+	hidden = hidden || isOpaque(attrs)
+	names, err := r.names(dir)
+	if err != nil {
+		return err
+	}
+	before, err := r.lstat(dir)
+	if err != nil {
+		return err
+	}
+	changed := false
+	for _, name := range names {
+		p := join(dir, name)
+		st, err := r.lstat(p)
+		if err != nil {
+			return err
+		}
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			if err := dropWhiteouts(r, below, p, hidden); err != nil {
+				return err
+			}
+			continue
+		}
+		if !isWhiteout(st) {
+			continue
+		}
+		if !hidden {
+			layer, _, err := findBelow(below, p)
+			if err != nil {
+				return err
+			}
+			if layer != nil {
+				continue
+			}
+		}
+		changed = true
+		if err := r.remove(p); err != nil {
+			return err
+		}
+	}
+	if changed {
+		return r.chtime(dir, before.Mtim)
+	}
+	return nil
+}
+
 // linkOrCopy gives out the file that in has at p: the same one, or a copy where
 // it has too many names already.
 func (r *rooted) linkOrCopy(in *rooted, p string, st unix.Stat_t) error {

@@ -104,10 +104,7 @@ func (k *packer) path(p string) error {
 	}
 	h := &tar.Header{Format: tar.FormatPAX, Name: p, Mode: int64(st.Mode & 0o7777), ModTime: time.Unix(st.Mtim.Unix())}
 	if isWhiteout(st) {
-		return k.tw.WriteHeader(&tar.Header{
-			Format: tar.FormatPAX, Typeflag: tar.TypeReg, ModTime: h.ModTime,
-			Name: join(path.Dir(p), whPrefix+path.Base(p)),
-		})
+		return k.mark(join(path.Dir(p), whPrefix+path.Base(p)))
 	}
 	switch typeOf(st.Mode) {
 	case "dir":
@@ -130,6 +127,12 @@ func (k *packer) path(p string) error {
 	}
 	h.Uid, h.Gid = k.notes[p].UID, k.notes[p].GID
 	return k.tw.WriteHeader(h)
+}
+
+// mark writes a name that says what the layer removes. Its time is the epoch:
+// it has none.
+func (k *packer) mark(name string) error {
+	return k.tw.WriteHeader(&tar.Header{Format: tar.FormatPAX, Typeflag: tar.TypeReg, Name: name, ModTime: time.Unix(0, 0)})
 }
 
 // noted adds what the attributes of a file or folder say.
@@ -168,8 +171,7 @@ func (k *packer) dir(h *tar.Header, p string) error {
 		return err
 	}
 	if isOpaque(attrs) {
-		mark := &tar.Header{Format: tar.FormatPAX, Typeflag: tar.TypeReg, Name: join(p, opaqueName), ModTime: h.ModTime}
-		if err := k.tw.WriteHeader(mark); err != nil {
+		if err := k.mark(join(p, opaqueName)); err != nil {
 			return err
 		}
 	}
@@ -205,7 +207,7 @@ func (k *packer) file(h *tar.Header, p string, st unix.Stat_t) error {
 	return nil
 }
 
-// device writes a device that is not on disk. Its time is the epoch: it has none.
+// device writes a device that is not on disk, with the time of a mark.
 func (k *packer) device(s Special) error {
 	h := &tar.Header{
 		Format: tar.FormatPAX, Typeflag: tar.TypeChar, Name: s.Path, Mode: int64(s.Mode & 0o7777),

@@ -29,7 +29,7 @@ type level struct {
 
 // heldOpen is how many folders stay open at most: a deeper path costs more
 // calls, not more descriptors.
-const heldOpen = 64
+const heldOpen = 256
 
 // errTooManyLinks is what the kernel says of links in a circle, too.
 var errTooManyLinks = unix.ELOOP

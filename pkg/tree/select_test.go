@@ -14,8 +14,8 @@ import (
 )
 
 // grow makes a tree from lines "PATH", with a suffix that says what it is:
-// "d/" a folder, "f=TEXT" a file, "l->TARGET" a link, "p|" a FIFO. " MODE" at the
-// end sets permission bits.
+// "d/" a folder, "f=TEXT" a file, "l->TARGET" a link, "h<OTHER" a hard link, "p|"
+// a FIFO. " MODE" at the end sets permission bits.
 func grow(t testing.TB, root string, lines ...string) {
 	t.Helper()
 	for _, line := range lines {
@@ -29,13 +29,16 @@ func grow(t testing.TB, root string, lines ...string) {
 			perm = os.FileMode(bits)
 		}
 		var err error
-		p := filepath.Join(root, strings.FieldsFunc(name, func(r rune) bool { return strings.ContainsRune("=|>", r) })[0])
+		p := filepath.Join(root, strings.FieldsFunc(name, func(r rune) bool { return strings.ContainsRune("=|><", r) })[0])
 		p = strings.TrimSuffix(p, "-")
 		must(t, os.MkdirAll(filepath.Dir(p), 0o755))
 		switch {
 		case strings.Contains(name, "->"):
 			_, target, _ := strings.Cut(name, "->")
 			err = os.Symlink(target, p)
+		case strings.Contains(name, "<"):
+			_, other, _ := strings.Cut(name, "<")
+			err = os.Link(filepath.Join(root, other), p)
 		case strings.Contains(name, "="):
 			_, text, _ := strings.Cut(name, "=")
 			err = os.WriteFile(p, []byte(text), 0o644)

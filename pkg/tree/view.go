@@ -47,7 +47,7 @@ func newView(r *rooted, ignore []string, specials []Special) (*view, error) {
 // entry describes what is at p, whether it is left out or not.
 func (v *view) entry(p string) (Entry, error) {
 	st, err := v.r.lstat(p)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && isWhiteout(st) {
 		if s, ok := v.devices[p]; ok {
 			return Entry{Path: p, Type: map[string]string{"c": "char", "b": "block"}[s.Device], Mode: s.Mode & 0o7777}, nil
 		}
