@@ -12,6 +12,10 @@ import (
 func (b *builder) expose(s *stage, c *instructions.ExposeCommand) error {
 	var all []string
 	for _, p := range c.Ports {
+		p, err := b.lexable(lineOf(c.Location()), p)
+		if err != nil {
+			return err
+		}
 		if _, err := b.expand(b.lex, lineOf(c.Location()), p, &s.env, s.declared); err != nil {
 			return err // and one that is too large is not split
 		}

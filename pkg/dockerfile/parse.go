@@ -200,7 +200,7 @@ func (b *builder) instructions(nodes []*parser.Node) ([]*instructions.Stage, []*
 	var stages []*instructions.Stage
 	var args []*instructions.ArgCommand
 	for _, n := range nodes {
-		ic, err := instructions.ParseInstruction(n)
+		ic, err := instructions.ParseInstructionWithLinter(n, noLint())
 		if err != nil {
 			return nil, nil, b.at(n.StartLine, n.Value, n.Original, err)
 		}
@@ -228,6 +228,10 @@ func (b *builder) instructions(nodes []*parser.Node) ([]*instructions.Stage, []*
 	}
 	return stages, args, nil
 }
+
+// noLint is the linter that says nothing. Without one, BuildKit's parser panics
+// at a comment # check= above an instruction.
+func noLint() *linter.Linter { return linter.New(&linter.Config{SkipAll: true}) }
 
 func (b *builder) globalArg(c *instructions.ArgCommand) error {
 	for _, a := range c.Args {

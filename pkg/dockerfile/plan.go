@@ -108,7 +108,7 @@ type Inline struct {
 // Mount is one --mount of a RUN step.
 type Mount struct {
 	Type     string       `json:"type"`              // bind, cache, tmpfs, secret or ssh
-	Target   string       `json:"target,omitempty"`  // absolute and cleaned; "" for a secret that is a variable only, and for ssh's own choice
+	Target   string       `json:"target,omitempty"`  // absolute and cleaned; "" for a secret that is a variable only
 	From     *From        `json:"from,omitempty"`    // of a bind; of a cache, what it begins with, if anything
 	Source   string       `json:"source,omitempty"`  // inside From, cleaned, without leading slash; "" is all of it
 	Matches  []tree.Match `json:"matches,omitempty"` // what Source names, where From is a folder of this machine

@@ -206,7 +206,7 @@ func TestSteps(t *testing.T) {
 		"secret":           {"RUN --mount=type=secret,id=s x", `run ["/bin/sh" "-c" "x"] in / secret@/run/secrets/s id=s ro`},
 		"secret by target": {"RUN --mount=type=secret,target=/a/s,required x", `run ["/bin/sh" "-c" "x"] in / secret@/a/s id=s ro required`},
 		"secret in env":    {"RUN --mount=type=secret,id=s,env=S x", `run ["/bin/sh" "-c" "x"] in / secret@ id=s ro $S`},
-		"ssh":              {"RUN --mount=type=ssh x", `run ["/bin/sh" "-c" "x"] in / ssh@ id=default ro`},
+		"ssh":              {"RUN --mount=type=ssh x", `run ["/bin/sh" "-c" "x"] in / ssh@/run/buildkit/ssh_agent.0 id=default ro`},
 
 		"copy":               {"COPY src/ /top ./src/../top ../top d/", "copy context:src context:top context:top context:top -> /d/"},
 		"copy to dot":        {"WORKDIR /w\nCOPY top .", "mkdir /w\ncopy context:top -> /w/"},
@@ -293,6 +293,7 @@ func TestStages(t *testing.T) {
 		"target":           {"FROM base AS a\nFROM nosuch", "A", "0:a<base"},
 		"target by number": {"FROM base\nFROM nosuch", "0", "0<base"},
 		"failing unneeded": {"FROM base AS a\nCOPY nosuch /\nENV A=${X:?}\nFROM nosuch\nFROM base", "", "2<base"},
+		"foreign unneeded": {"FROM --platform=windows/amd64 base AS w\nFROM base", "", "1<base"},
 		"scratch":          {"FROM scratch", "", "0<scratch"},
 		"name twice":       {"FROM base AS a\nFROM bare AS a\nFROM a", "", "1:a<bare 2<1"},
 		"variable":         {"ARG N=ba\nARG S\nFROM ${N}se$S", "", "0<base"},

@@ -25,6 +25,7 @@ func (b *builder) run(s *stage, c instruction, i *instructions.RunCommand) error
 	}
 	r := &Run{Env: s.env.list(), Proxy: b.proxy(), Cwd: path.Join("/", s.Config.WorkingDir), User: s.Config.User, Network: instructions.GetNetwork(i)}
 	var err error
+	agents := 0
 	if r.Argv, r.Files, err = s.commandLine(i.ShellDependantCmdLine); err != nil {
 		return err
 	}
@@ -32,6 +33,15 @@ func (b *builder) run(s *stage, c instruction, i *instructions.RunCommand) error
 		mount, err := b.mount(s, m, c.from[n])
 		if err != nil {
 			return fmt.Errorf("--mount: %w", err)
+		}
+		if mount.Type == string(instructions.MountTypeSSH) {
+			if mount.Target == "" {
+				mount.Target = fmt.Sprintf("/run/buildkit/ssh_agent.%d", agents)
+			}
+			if _, ok := s.env.Get("SSH_AUTH_SOCK"); !ok && agents == 0 {
+				r.Env = append(r.Env, "SSH_AUTH_SOCK="+mount.Target)
+			}
+			agents++
 		}
 		r.Mounts = append(r.Mounts, mount)
 	}

@@ -161,11 +161,11 @@ func (b *builder) link(ic instructions.Command) (instruction, error) {
 		if ic.From == "" {
 			return c, nil
 		}
-		word, err := b.lex.ProcessWordWithMatches(ic.From, shell.EnvsFromSlice(nil))
+		word, err := b.expand(b.lex, lineOf(ic.Location()), ic.From, shell.EnvsFromSlice(nil), nil)
 		if err != nil {
 			return c, err
 		}
-		if word.Result != ic.From {
+		if word != ic.From {
 			return c, advise("begin a stage with FROM "+ic.From+" AS name and copy --from=name; variables of FROM are the ARGs above the first FROM", "--from=%s: no variable can stand here", ic.From)
 		}
 		if i, err := strconv.Atoi(ic.From); err == nil {
@@ -309,6 +309,9 @@ func (b *builder) found(s *stage) ([]string, error) {
 	if s.platform != nil {
 		s.Platform = *s.platform
 	}
+	if s.Platform.OS != "linux" {
+		return nil, fmt.Errorf("platform %s: only images of Linux can be built here", platformName(s.Platform))
+	}
 	if s.base != nil {
 		s.From.Stage, s.Platform = &s.base.Index, s.base.Platform
 		var triggers []string
@@ -424,9 +427,13 @@ func (b *builder) parseTrigger(text string, line int) (instruction, error) {
 	}
 	node := file.AST.Children[0]
 	node.StartLine, node.EndLine = line, line
-	ic, err := instructions.ParseCommand(node)
+	parsed, err := instructions.ParseInstructionWithLinter(node, noLint())
 	if err != nil {
 		return instruction{}, err
+	}
+	ic, ok := parsed.(instructions.Command)
+	if !ok {
+		return instruction{}, errors.New("it cannot be a trigger")
 	}
 	c, err := b.link(ic)
 	c.trigger = true
