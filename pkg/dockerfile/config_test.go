@@ -97,7 +97,7 @@ func TestTriggers(t *testing.T) {
 
 func TestWarnings(t *testing.T) {
 	o := options(t)
-	o.File, o.Args = "DIR/Dockerfile", map[string]string{"NAME": "x", "HTTP_PROXY": "y"}
+	o.File, o.Args = "DIR/Dockerfile", map[string]string{"NAME": "x", "HTTP_PROXY": "y", "TARGETARCH": "z", "BUILDKIT_INLINE_CACHE": "1"}
 	for name, c := range map[string]struct{ file, want string }{
 		"none":           {"FROM base\nARG NAME\nRUN x $NAME", ""},
 		"frontend":       {"# syntax=other/frontend:1\nFROM base\nARG NAME", "1: the frontend other/frontend:1 is not used: the file is read as docker/dockerfile:1"},

@@ -91,8 +91,9 @@ func (b *builder) plan(data []byte) (*Plan, error) {
 func (b *builder) warnUnused() {
 	declared := slices.Sorted(maps.Keys(b.declared))
 	for _, name := range slices.Sorted(maps.Keys(b.o.Args)) {
-		if b.declared[name] || predefined(name) {
-			continue
+		_, platform := b.global.Get(name)
+		if b.declared[name] || platform || isProxy(name) || strings.HasPrefix(name, "BUILDKIT_") || name == "SOURCE_DATE_EPOCH" {
+			continue // it means something without an ARG
 		}
 		hint := ""
 		if near := suggest.Nearest(name, declared); near != "" {
@@ -110,12 +111,6 @@ func platformOr(p, other v1.Platform) v1.Platform {
 		p.Architecture = "amd64"
 	}
 	return normal(p)
-}
-
-// predefined are build arguments that mean something without an ARG.
-func predefined(name string) bool {
-	return isProxy(name) || strings.HasPrefix(name, "BUILDKIT_") || name == "SOURCE_DATE_EPOCH" ||
-		strings.HasPrefix(name, "TARGET") || strings.HasPrefix(name, "BUILD")
 }
 
 func isProxy(name string) bool {

@@ -204,7 +204,7 @@ func TestSteps(t *testing.T) {
 		"bind a file":      {"RUN --mount=source=top,target=/m x", `run ["/bin/sh" "-c" "x"] in / bind@/m<context:top ro`},
 		"tmpfs":            {"RUN --mount=type=tmpfs,target=/m,size=2m x", `run ["/bin/sh" "-c" "x"] in / tmpfs@/m 2097152`},
 		"secret":           {"RUN --mount=type=secret,id=s x", `run ["/bin/sh" "-c" "x"] in / secret@/run/secrets/s id=s ro`},
-		"secret by target": {"RUN --mount=type=secret,target=/a/s,required x", `run ["/bin/sh" "-c" "x"] in / secret@/a/s id=s ro required`},
+		"secret by target": {"RUN --mount=type=secret,target=a/./s/,required x", `run ["/bin/sh" "-c" "x"] in / secret@/a/s id=s ro required`},
 		"secret in env":    {"RUN --mount=type=secret,id=s,env=S x", `run ["/bin/sh" "-c" "x"] in / secret@ id=s ro $S`},
 		"ssh":              {"RUN --mount=type=ssh x", `run ["/bin/sh" "-c" "x"] in / ssh@/run/buildkit/ssh_agent.0 id=default ro`},
 

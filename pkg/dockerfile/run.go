@@ -130,7 +130,7 @@ func (b *builder) mount(s *stage, m *instructions.Mount, o *origin) (Mount, erro
 		if m.Source != "" {
 			return out, errors.New("type=ssh takes no source")
 		}
-		out.ID, out.Target = cmp.Or(m.CacheID, "default"), m.Target
+		out.ID, out.Target = cmp.Or(m.CacheID, "default"), absolute(m.Target)
 		return out, nil
 	}
 	out.Target = m.Target
@@ -168,9 +168,17 @@ func (b *builder) mount(s *stage, m *instructions.Mount, o *origin) (Mount, erro
 	return out, err
 }
 
+// absolute is the target of a secret or socket; "" stays.
+func absolute(target string) string {
+	if target == "" {
+		return ""
+	}
+	return path.Join("/", target)
+}
+
 // secret fills in where a secret comes from and goes to.
 func secret(out *Mount, m *instructions.Mount) error {
-	out.Target = m.Target
+	out.Target = absolute(m.Target)
 	if out.ID = cmp.Or(m.Source, m.CacheID); out.ID == "" {
 		if m.Target == "" {
 			return errors.New("type=secret needs an id or a target")
