@@ -39,7 +39,7 @@ func (b *builder) run(s *stage, c instruction, i *instructions.RunCommand) error
 				mount.Target = fmt.Sprintf("/run/buildkit/ssh_agent.%d", agents)
 			}
 			if _, ok := s.env.Get("SSH_AUTH_SOCK"); !ok && agents == 0 {
-				r.Env = append(r.Env, "SSH_AUTH_SOCK="+mount.Target)
+				r.Env = append(r.Env, "SSH_AUTH_SOCK="+cmp.Or(m.Target, mount.Target))
 			}
 			agents++
 		}
