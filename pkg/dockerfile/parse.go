@@ -260,11 +260,10 @@ func (b *builder) target() (*stage, error) {
 	if s, ok := b.byName[strings.ToLower(b.o.Target)]; ok {
 		return s, nil
 	}
-	if i, err := strconv.Atoi(b.o.Target); err == nil && i >= 0 && i < len(b.stages) {
-		return b.stages[i], nil
-	}
 	err := fmt.Errorf("there is no stage %q to build", b.o.Target)
-	if near := suggest.Nearest(b.o.Target, b.names()); near != "" {
+	if _, number := strconv.Atoi(b.o.Target); number == nil {
+		err = &advice{err, "a stage to build is meant by its name: FROM ... AS NAME"}
+	} else if near := suggest.Nearest(b.o.Target, b.names()); near != "" {
 		err = fmt.Errorf("%w (did you mean %s?)", err, near)
 	}
 	return nil, b.at(0, "", "", err)

@@ -20,7 +20,7 @@ type Options struct {
 	Context  string            // the context folder; "" if there is none
 	Contexts map[string]string // more folders by name, for COPY --from=NAME and FROM NAME
 	Args     map[string]string // --build-arg
-	Target   string            // stage to build, by name or index; "" is the last
+	Target   string            // name of the stage to build, in any case; "" is the last
 	Platform v1.Platform       // of the image; its OS is always linux
 	Build    v1.Platform       // of this node, for BUILDPLATFORM
 	// Base finds an image by the name that the Dockerfile uses.
