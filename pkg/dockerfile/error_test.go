@@ -93,6 +93,7 @@ func TestErrors(t *testing.T) {
 		"mount later": {"FROM base\nRUN --mount=from=b,target=/x x\nFROM base AS b\nFROM base\nCOPY --from=0 /x /", "DF:2: RUN: --mount: the stage b comes later: nothing can be taken from it yet", "", nil},
 		"port":        {"FROM base\nEXPOSE 99999", `DF:2: EXPOSE: "99999": "99999" is not a port`, "", nil},
 		"ports":       {"FROM base\nEXPOSE 9-8", `DF:2: EXPOSE: "9-8": the range 9-8 runs backwards`, "", nil},
+		"all ports":   {"FROM base\nEXPOSE" + strings.Repeat(" 0-65535", 17), "DF:2: EXPOSE: the file names more than 1048576 ports", "", nil},
 		"protocol":    {"FROM base\nEXPOSE 9/foo", `DF:2: EXPOSE: "9/foo": the protocol foo is none of tcp, udp and sctp`, "", nil},
 		"signal":      {"FROM base\nSTOPSIGNAL SIGNOPE", `DF:2: STOPSIGNAL: "SIGNOPE" is not a signal`, "a number, or a name such as SIGTERM", nil},
 		"volume":      {"FROM base\nVOLUME $NOPE", "DF:2: VOLUME: a volume is blank", "", nil},

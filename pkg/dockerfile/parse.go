@@ -36,7 +36,8 @@ type builder struct {
 	contexts map[string]From // by name; "" is the context
 	inputs   map[string]bool
 	warnings []Warning
-	expanded int
+	expanded int // bytes of variables put in
+	ports    int // named by EXPOSE
 }
 
 // New reads the Dockerfile in data. The context folders are read as far as
