@@ -9,9 +9,17 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 )
 
+// maxPorts is what all EXPOSE of a file may come to, each port as often as it is
+// named: a line has room for ranges that would take all memory.
+const maxPorts = 1 << 20
+
 func (b *builder) expose(s *stage, c *instructions.ExposeCommand) error {
 	var all []string
 	for _, p := range c.Ports {
+		p, err := b.lexable(lineOf(c.Location()), p)
+		if err != nil {
+			return err
+		}
 		if _, err := b.expand(b.lex, lineOf(c.Location()), p, &s.env, s.declared); err != nil {
 			return err // and one that is too large is not split
 		}
@@ -23,6 +31,9 @@ func (b *builder) expose(s *stage, c *instructions.ExposeCommand) error {
 			ports, err := parsePorts(w)
 			if err != nil {
 				return err
+			}
+			if b.ports += len(ports); b.ports > maxPorts {
+				return fmt.Errorf("the file names more than %d ports", maxPorts)
 			}
 			all = append(all, ports...)
 		}

@@ -68,11 +68,12 @@ func TestTriggers(t *testing.T) {
 		want []string
 		line int // of the first step
 	}{
-		"of an image": {"FROM full\nRUN x", []string{"copy context:top -> /t", `run ["/bin/ash" "-c" "x"] in /w as bob`}, 1},
-		"of a stage":  {"FROM bare AS p\nONBUILD RUN t\nRUN p\nFROM p\nRUN c", []string{`run ["/bin/sh" "-c" "t"] in /`, `run ["/bin/sh" "-c" "c"] in /`}, 4},
-		"not twice":   {"FROM bare AS p\nONBUILD RUN t\nFROM p AS q\nFROM q\nRUN c", []string{`run ["/bin/sh" "-c" "c"] in /`}, 5},
-		"heredoc":     {"FROM bare AS p\nONBUILD RUN <<E\na\nE\nFROM p", []string{`run ["/bin/sh" "-c" "a\n"] in /`}, 5},
-		"new stage":   {"FROM base AS s\nFROM bare AS p\nONBUILD COPY --from=s /x /\nFROM p", []string{"copy 0:x -> /"}, 4},
+		"of an image":    {"FROM full\nRUN x", []string{"copy context:top -> /t", `run ["/bin/ash" "-c" "x"] in /w as bob`}, 1},
+		"after # check=": {"FROM bare AS p\n# check=skip=all\nONBUILD RUN t\n# check=bad\nFROM p", []string{`run ["/bin/sh" "-c" "t"] in /`}, 5},
+		"of a stage":     {"FROM bare AS p\nONBUILD RUN t\nRUN p\nFROM p\nRUN c", []string{`run ["/bin/sh" "-c" "t"] in /`, `run ["/bin/sh" "-c" "c"] in /`}, 4},
+		"not twice":      {"FROM bare AS p\nONBUILD RUN t\nFROM p AS q\nFROM q\nRUN c", []string{`run ["/bin/sh" "-c" "c"] in /`}, 5},
+		"heredoc":        {"FROM bare AS p\nONBUILD RUN <<E\na\nE\nFROM p", []string{`run ["/bin/sh" "-c" "a\n"] in /`}, 5},
+		"new stage":      {"FROM base AS s\nFROM bare AS p\nONBUILD COPY --from=s /x /\nFROM p", []string{"copy 0:x -> /"}, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			steps := last(mustPlan(t, o, c.file)).Steps
@@ -96,7 +97,7 @@ func TestTriggers(t *testing.T) {
 
 func TestWarnings(t *testing.T) {
 	o := options(t)
-	o.File, o.Args = "DIR/Dockerfile", map[string]string{"NAME": "x", "HTTP_PROXY": "y"}
+	o.File, o.Args = "DIR/Dockerfile", map[string]string{"NAME": "x", "HTTP_PROXY": "y", "TARGETARCH": "z", "BUILDKIT_INLINE_CACHE": "1"}
 	for name, c := range map[string]struct{ file, want string }{
 		"none":           {"FROM base\nARG NAME\nRUN x $NAME", ""},
 		"frontend":       {"# syntax=other/frontend:1\nFROM base\nARG NAME", "1: the frontend other/frontend:1 is not used: the file is read as docker/dockerfile:1"},

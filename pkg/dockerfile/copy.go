@@ -246,11 +246,11 @@ func folder(p string) string {
 func remote(source string, add bool) (*URL, error) {
 	switch {
 	case isGit(source) && !add:
-		return nil, errors.New("a git repository is no source of COPY")
+		return nil, fmt.Errorf("%s: a git repository is no source of COPY", redact(source))
 	case isGit(source):
 		return nil, advise("clone it into the context and COPY it, or RUN git clone in a stage that has git", "%s: a git repository cannot be added here", redact(source))
 	case isHTTP(source) && !add:
-		return nil, advise("ADD takes URLs", "a URL is no source of COPY")
+		return nil, advise("ADD takes URLs", "%s: a URL is no source of COPY", redact(source))
 	case isHTTP(source):
 		name := "__unnamed__"
 		if u, err := url.Parse(source); err == nil {

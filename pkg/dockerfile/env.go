@@ -86,12 +86,9 @@ func (m *meter) Get(key string) (string, bool) {
 // expand replaces the variables in word. declared are ARGs that may have no
 // value; any other unknown variable is a warning.
 func (b *builder) expand(lex *shell.Lex, line int, word string, env shell.EnvGetter, declared map[string]bool) (string, error) {
-	if strings.ContainsRune(word, 0) {
-		return "", errors.New("it holds a NUL byte")
-	}
-	if !utf8.ValidString(word) {
-		b.warn(line, "bytes that are not UTF-8 become U+FFFD, as in docker build")
-		word = strings.Map(func(r rune) rune { return r }, word)
+	word, err := b.lexable(line, word)
+	if err != nil {
+		return "", err
 	}
 	if !strings.ContainsAny(word, `$\'"`+"`") {
 		return word, nil
@@ -110,6 +107,18 @@ func (b *builder) expand(lex *shell.Lex, line int, word string, env shell.EnvGet
 		}
 	}
 	return out, nil
+}
+
+// lexable is word without what the lexer would print a message of its own about.
+func (b *builder) lexable(line int, word string) (string, error) {
+	if strings.ContainsRune(word, 0) {
+		return "", errors.New("it holds a NUL byte")
+	}
+	if !utf8.ValidString(word) {
+		b.warn(line, "bytes that are not UTF-8 become U+FFFD, as in docker build")
+		word = strings.Map(func(r rune) rune { return r }, word)
+	}
+	return word, nil
 }
 
 func (b *builder) warnUnknown(line int, name string, known []string) {

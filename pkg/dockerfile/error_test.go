@@ -51,6 +51,7 @@ func TestErrors(t *testing.T) {
 		"stage misspelled": {"FROM base AS build\nFROM biuld", "DF:2: FROM: biuld: not found", "did you mean the stage build?", nil},
 		"stage in capital": {"FROM base AS build\nFROM Build", `DF:2: FROM: "Build" is neither an earlier stage nor the name of an image`, "FROM needs the stage's name in small letters: build", nil},
 		"later stage":      {"FROM build\nFROM base AS build", "DF: there is no stage \"x\" to build", "", &Options{Target: "x"}},
+		"stage by number":  {"FROM base", "DF: there is no stage \"0\" to build", "a stage to build is meant by its name: FROM ... AS NAME", &Options{Target: "0"}},
 		"a later base":     {"FROM build\nRUN x\nFROM base AS build\nFROM build\nCOPY --from=0 /x /", "DF:1: FROM: build: not found", "the stage build begins on line 3, and FROM can only name an earlier one", nil},
 		"bad name":         {"FROM a:b:c", `DF:1: FROM: "a:b:c" is neither an earlier stage nor the name of an image`, "", nil},
 		"bad unneeded":     {"FROM A\nFROM base", `DF:1: FROM: "A" is neither an earlier stage nor the name of an image`, "", nil},
@@ -76,7 +77,7 @@ func TestErrors(t *testing.T) {
 		"no context":     {"FROM base\nCOPY top /x", "DF:2: COPY: there is no context folder to take files from", "name the folder that the Dockerfile takes files from", &noContext},
 		"git":            {"FROM base\nADD https://u:pw@h.example/r.git#main /x", "DF:2: ADD: https://u:xxxxx@h.example/r.git#main: a git repository cannot be added here", "clone it into the context and COPY it, or RUN git clone in a stage that has git", nil},
 		"git by ssh":     {"FROM base\nADD git@h.example:r /x", "DF:2: ADD: git@h.example:r: a git repository cannot be added here", "clone it into the context and COPY it, or RUN git clone in a stage that has git", nil},
-		"URL in COPY":    {"FROM base\nCOPY https://h.example/f /x", "DF:2: COPY: a URL is no source of COPY", "ADD takes URLs", nil},
+		"URL in COPY":    {"FROM base\nCOPY https://h.example/f /x", "DF:2: COPY: https://h.example/f: a URL is no source of COPY", "ADD takes URLs", nil},
 		"checksum":       {"FROM base\nADD --checksum=sha256:0 https://h.example/f /x", "DF:2: ADD: --checksum=sha256:0: invalid checksum digest length", "", nil},
 		"checksum local": {"FROM base\nADD --checksum=sha256:0 top /x", "DF:2: ADD: --checksum is for one source, and that a URL", "", nil},
 		"chmod":          {"FROM base\nCOPY --chmod=99 top /x", "DF:2: COPY: --chmod=99 is neither an octal mode up to 7777 nor one such as u=rwX,go=rX", "", nil},
@@ -92,6 +93,7 @@ func TestErrors(t *testing.T) {
 		"mount later": {"FROM base\nRUN --mount=from=b,target=/x x\nFROM base AS b\nFROM base\nCOPY --from=0 /x /", "DF:2: RUN: --mount: the stage b comes later: nothing can be taken from it yet", "", nil},
 		"port":        {"FROM base\nEXPOSE 99999", `DF:2: EXPOSE: "99999": "99999" is not a port`, "", nil},
 		"ports":       {"FROM base\nEXPOSE 9-8", `DF:2: EXPOSE: "9-8": the range 9-8 runs backwards`, "", nil},
+		"all ports":   {"FROM base\nEXPOSE" + strings.Repeat(" 0-65535", 17), "DF:2: EXPOSE: the file names more than 1048576 ports", "", nil},
 		"protocol":    {"FROM base\nEXPOSE 9/foo", `DF:2: EXPOSE: "9/foo": the protocol foo is none of tcp, udp and sctp`, "", nil},
 		"signal":      {"FROM base\nSTOPSIGNAL SIGNOPE", `DF:2: STOPSIGNAL: "SIGNOPE" is not a signal`, "a number, or a name such as SIGTERM", nil},
 		"volume":      {"FROM base\nVOLUME $NOPE", "DF:2: VOLUME: a volume is blank", "", nil},
@@ -162,7 +164,7 @@ func TestIgnoreFile(t *testing.T) {
 			}
 		}, "it is not a file"},
 		"too large": {func(t *testing.T, file string) { write(t, file, strings.Repeat("x\n", 1<<20)) }, "it is larger than 1 MiB"},
-		"bad":       {func(t *testing.T, file string) { write(t, file, "[") }, "syntax error in pattern"},
+		"bad":       {func(t *testing.T, file string) { write(t, file, "[") }, `"[": syntax error in pattern`},
 	} {
 		for _, own := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {

@@ -27,6 +27,7 @@ func FuzzPlan(f *testing.F) {
 		"FROM full\nONBUILD COPY <<E /x\n$A\nE\nFROM full", "FROM scratch AS a\nCOPY --from=a / /\nRUN --mount=from=a,source=..,target=x,rw y",
 		"FROM base\nCOPY --parents --exclude=[ */./**/a ../out ./../../* [ /x", "FROM base\nADD out fifo ../fifo out/../.. \\ /\nENV A=${B//a/${C%%d}}",
 		"# escape=`\nFROM --platform=$TARGETPLATFORM base\nEXPOSE 0-65535/tcp\nHEALTHCHECK --interval=1h CMD x", "ARG A=$A$A\nARG A=$A$A\nFROM base$A",
+		"# x\n# check=error=true\nFROM base AS p\n# check=skip=all\nONBUILD RUN x\n# check=\nRUN x\nFROM p", "FROM base\nCOPY --from=\xff /x \xff\nEXPOSE \xff $A",
 	} {
 		f.Add([]byte(s), []byte("**\n!a\n[\n"))
 	}

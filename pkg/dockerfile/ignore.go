@@ -82,11 +82,13 @@ func readInside(dir, name string) ([]byte, error) {
 
 func patterns(file string, data []byte) ([]string, error) {
 	list, err := ignorefile.ReadAll(bytes.NewReader(data))
-	if err == nil {
-		_, err = patternmatcher.New(list)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", file, err)
+	}
+	for _, p := range list {
+		if _, err := patternmatcher.New([]string{p}); err != nil {
+			return nil, fmt.Errorf("reading %s: %q: %w", file, p, err)
+		}
 	}
 	return list, nil
 }

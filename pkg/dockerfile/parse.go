@@ -36,7 +36,8 @@ type builder struct {
 	contexts map[string]From // by name; "" is the context
 	inputs   map[string]bool
 	warnings []Warning
-	expanded int
+	expanded int // bytes of variables put in
+	ports    int // named by EXPOSE
 }
 
 // New reads the Dockerfile in data. The context folders are read as far as
@@ -91,8 +92,9 @@ func (b *builder) plan(data []byte) (*Plan, error) {
 func (b *builder) warnUnused() {
 	declared := slices.Sorted(maps.Keys(b.declared))
 	for _, name := range slices.Sorted(maps.Keys(b.o.Args)) {
-		if b.declared[name] || predefined(name) {
-			continue
+		_, platform := b.global.Get(name)
+		if b.declared[name] || platform || isProxy(name) || strings.HasPrefix(name, "BUILDKIT_") || name == "SOURCE_DATE_EPOCH" {
+			continue // it means something without an ARG
 		}
 		hint := ""
 		if near := suggest.Nearest(name, declared); near != "" {
@@ -110,12 +112,6 @@ func platformOr(p, other v1.Platform) v1.Platform {
 		p.Architecture = "amd64"
 	}
 	return normal(p)
-}
-
-// predefined are build arguments that mean something without an ARG.
-func predefined(name string) bool {
-	return isProxy(name) || strings.HasPrefix(name, "BUILDKIT_") || name == "SOURCE_DATE_EPOCH" ||
-		strings.HasPrefix(name, "TARGET") || strings.HasPrefix(name, "BUILD")
 }
 
 func isProxy(name string) bool {
@@ -200,7 +196,7 @@ func (b *builder) instructions(nodes []*parser.Node) ([]*instructions.Stage, []*
 	var stages []*instructions.Stage
 	var args []*instructions.ArgCommand
 	for _, n := range nodes {
-		ic, err := instructions.ParseInstruction(n)
+		ic, err := instructions.ParseInstructionWithLinter(n, noLint())
 		if err != nil {
 			return nil, nil, b.at(n.StartLine, n.Value, n.Original, err)
 		}
@@ -228,6 +224,10 @@ func (b *builder) instructions(nodes []*parser.Node) ([]*instructions.Stage, []*
 	}
 	return stages, args, nil
 }
+
+// noLint is the linter that says nothing. Without one, BuildKit's parser panics
+// at a comment # check= above an instruction.
+func noLint() *linter.Linter { return linter.New(&linter.Config{SkipAll: true}) }
 
 func (b *builder) globalArg(c *instructions.ArgCommand) error {
 	for _, a := range c.Args {
@@ -261,11 +261,10 @@ func (b *builder) target() (*stage, error) {
 	if s, ok := b.byName[strings.ToLower(b.o.Target)]; ok {
 		return s, nil
 	}
-	if i, err := strconv.Atoi(b.o.Target); err == nil && i >= 0 && i < len(b.stages) {
-		return b.stages[i], nil
-	}
 	err := fmt.Errorf("there is no stage %q to build", b.o.Target)
-	if near := suggest.Nearest(b.o.Target, b.names()); near != "" {
+	if _, number := strconv.Atoi(b.o.Target); number == nil {
+		err = &advice{err, "a stage to build is meant by its name: FROM ... AS NAME"}
+	} else if near := suggest.Nearest(b.o.Target, b.names()); near != "" {
 		err = fmt.Errorf("%w (did you mean %s?)", err, near)
 	}
 	return nil, b.at(0, "", "", err)

@@ -20,7 +20,7 @@ type Options struct {
 	Context  string            // the context folder; "" if there is none
 	Contexts map[string]string // more folders by name, for COPY --from=NAME and FROM NAME
 	Args     map[string]string // --build-arg
-	Target   string            // stage to build, by name or index; "" is the last
+	Target   string            // name of the stage to build, in any case; "" is the last
 	Platform v1.Platform       // of the image; its OS is always linux
 	Build    v1.Platform       // of this node, for BUILDPLATFORM
 	// Base finds an image by the name that the Dockerfile uses.
@@ -108,7 +108,7 @@ type Inline struct {
 // Mount is one --mount of a RUN step.
 type Mount struct {
 	Type     string       `json:"type"`              // bind, cache, tmpfs, secret or ssh
-	Target   string       `json:"target,omitempty"`  // absolute and cleaned; "" for a secret that is a variable only, and for ssh's own choice
+	Target   string       `json:"target,omitempty"`  // absolute and cleaned; "" for a secret that is a variable only
 	From     *From        `json:"from,omitempty"`    // of a bind; of a cache, what it begins with, if anything
 	Source   string       `json:"source,omitempty"`  // inside From, cleaned, without leading slash; "" is all of it
 	Matches  []tree.Match `json:"matches,omitempty"` // what Source names, where From is a folder of this machine

@@ -204,9 +204,9 @@ func TestSteps(t *testing.T) {
 		"bind a file":      {"RUN --mount=source=top,target=/m x", `run ["/bin/sh" "-c" "x"] in / bind@/m<context:top ro`},
 		"tmpfs":            {"RUN --mount=type=tmpfs,target=/m,size=2m x", `run ["/bin/sh" "-c" "x"] in / tmpfs@/m 2097152`},
 		"secret":           {"RUN --mount=type=secret,id=s x", `run ["/bin/sh" "-c" "x"] in / secret@/run/secrets/s id=s ro`},
-		"secret by target": {"RUN --mount=type=secret,target=/a/s,required x", `run ["/bin/sh" "-c" "x"] in / secret@/a/s id=s ro required`},
+		"secret by target": {"RUN --mount=type=secret,target=a/./s/,required x", `run ["/bin/sh" "-c" "x"] in / secret@/a/s id=s ro required`},
 		"secret in env":    {"RUN --mount=type=secret,id=s,env=S x", `run ["/bin/sh" "-c" "x"] in / secret@ id=s ro $S`},
-		"ssh":              {"RUN --mount=type=ssh x", `run ["/bin/sh" "-c" "x"] in / ssh@ id=default ro`},
+		"ssh":              {"RUN --mount=type=ssh x", `run ["/bin/sh" "-c" "x"] in / ssh@/run/buildkit/ssh_agent.0 id=default ro`},
 
 		"copy":               {"COPY src/ /top ./src/../top ../top d/", "copy context:src context:top context:top context:top -> /d/"},
 		"copy to dot":        {"WORKDIR /w\nCOPY top .", "mkdir /w\ncopy context:top -> /w/"},
@@ -291,15 +291,16 @@ func TestStages(t *testing.T) {
 		"copied from":      {"FROM base AS a\nFROM bare\nFROM bare\nCOPY --from=A /x /\nCOPY --from=1 /y /", "", "0:a<base 1<bare 2<bare"},
 		"mounted from":     {"FROM base AS a\nFROM bare\nRUN --mount=from=a,target=/m x", "", "0:a<base 1<bare"},
 		"target":           {"FROM base AS a\nFROM nosuch", "A", "0:a<base"},
-		"target by number": {"FROM base\nFROM nosuch", "0", "0<base"},
+		"target by number": {"FROM base\nFROM bare", "0", "!"},
 		"failing unneeded": {"FROM base AS a\nCOPY nosuch /\nENV A=${X:?}\nFROM nosuch\nFROM base", "", "2<base"},
+		"foreign unneeded": {"FROM --platform=windows/amd64 base AS w\nFROM base", "", "1<base"},
 		"scratch":          {"FROM scratch", "", "0<scratch"},
 		"name twice":       {"FROM base AS a\nFROM bare AS a\nFROM a", "", "1:a<bare 2<1"},
 		"variable":         {"ARG N=ba\nARG S\nFROM ${N}se$S", "", "0<base"},
 		"variable unset":   {"FROM base$TAG", "", "0<base"},
 		"named context":    {"FROM folder\nFROM docker.io/library/alpine:latest", "", "1<context"},
 		"stage replaced":   {"FROM nosuch AS folder\nRUN false\nFROM folder", "", "0:folder<context 1<0"},
-		"from later image": {"FROM base\nCOPY --from=later /x /\nFROM bare AS later", "0", "!"},
+		"from later image": {"FROM base AS a\nCOPY --from=later /x /\nFROM bare AS later", "a", "!"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := o

@@ -18,7 +18,7 @@ var archs = map[string][2]string{
 // arches that can stand alone in --platform.
 const arches = " 386 amd64 amd64p32 arm arm64 loong64 mips mips64 mips64le mipsle ppc64 ppc64le riscv64 s390x wasm "
 
-// parsePlatform reads OS, ARCH, OS/ARCH or OS/ARCH/VARIANT; what is missing is
+// parsePlatform reads linux, ARCH, OS/ARCH or OS/ARCH/VARIANT; what is missing is
 // node's.
 func parsePlatform(s string, node v1.Platform) (v1.Platform, error) {
 	parts := strings.Split(strings.ToLower(s), "/")
@@ -45,15 +45,12 @@ func parsePlatform(s string, node v1.Platform) (v1.Platform, error) {
 	if p.OS == "" {
 		return v1.Platform{}, fmt.Errorf("%q is not a platform, such as linux/amd64", s)
 	}
-	if p.OS != "linux" {
-		return v1.Platform{}, fmt.Errorf("platform %s: only images of Linux can be built here", s)
-	}
 	return normal(p), nil
 }
 
 // normal is p under the names that images use.
 func normal(p v1.Platform) v1.Platform {
-	p.OS = "linux"
+	p.OS = cmp.Or(p.OS, "linux")
 	if a, ok := archs[p.Architecture]; ok {
 		p.Architecture, p.Variant = a[0], cmp.Or(p.Variant, a[1])
 	}

@@ -25,6 +25,7 @@ func (b *builder) run(s *stage, c instruction, i *instructions.RunCommand) error
 	}
 	r := &Run{Env: s.env.list(), Proxy: b.proxy(), Cwd: path.Join("/", s.Config.WorkingDir), User: s.Config.User, Network: instructions.GetNetwork(i)}
 	var err error
+	agents := 0
 	if r.Argv, r.Files, err = s.commandLine(i.ShellDependantCmdLine); err != nil {
 		return err
 	}
@@ -32,6 +33,15 @@ func (b *builder) run(s *stage, c instruction, i *instructions.RunCommand) error
 		mount, err := b.mount(s, m, c.from[n])
 		if err != nil {
 			return fmt.Errorf("--mount: %w", err)
+		}
+		if mount.Type == string(instructions.MountTypeSSH) {
+			if mount.Target == "" {
+				mount.Target = fmt.Sprintf("/run/buildkit/ssh_agent.%d", agents)
+			}
+			if _, ok := s.env.Get("SSH_AUTH_SOCK"); !ok && agents == 0 {
+				r.Env = append(r.Env, "SSH_AUTH_SOCK="+cmp.Or(m.Target, mount.Target))
+			}
+			agents++
 		}
 		r.Mounts = append(r.Mounts, mount)
 	}
@@ -120,7 +130,7 @@ func (b *builder) mount(s *stage, m *instructions.Mount, o *origin) (Mount, erro
 		if m.Source != "" {
 			return out, errors.New("type=ssh takes no source")
 		}
-		out.ID, out.Target = cmp.Or(m.CacheID, "default"), m.Target
+		out.ID, out.Target = cmp.Or(m.CacheID, "default"), absolute(m.Target)
 		return out, nil
 	}
 	out.Target = m.Target
@@ -158,9 +168,17 @@ func (b *builder) mount(s *stage, m *instructions.Mount, o *origin) (Mount, erro
 	return out, err
 }
 
+// absolute is the target of a secret or socket; "" stays.
+func absolute(target string) string {
+	if target == "" {
+		return ""
+	}
+	return path.Join("/", target)
+}
+
 // secret fills in where a secret comes from and goes to.
 func secret(out *Mount, m *instructions.Mount) error {
-	out.Target = m.Target
+	out.Target = absolute(m.Target)
 	if out.ID = cmp.Or(m.Source, m.CacheID); out.ID == "" {
 		if m.Target == "" {
 			return errors.New("type=secret needs an id or a target")

@@ -3,8 +3,6 @@ package dockerfile
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,8 +11,6 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
 	"github.com/moby/buildkit/frontend/dockerfile/shell"
-
-	"fence/pkg/internal/suggest"
 )
 
 // stage is a Stage that is being worked out.
@@ -109,49 +105,6 @@ func (b *builder) stage(i int, st *instructions.Stage) error {
 	return nil
 }
 
-// checkImage says what is wrong with the name of an image, needed or not.
-func (b *builder) checkImage(image string) error {
-	if image == "scratch" || b.named(image) != "" {
-		return nil
-	}
-	if !imageName.MatchString(image) || imageID.MatchString(image) {
-		hint := ""
-		if s := b.byName[strings.ToLower(image)]; s != nil {
-			hint = "FROM needs the stage's name in small letters: " + s.Name
-		}
-		return advise(hint, "%q is neither an earlier stage nor the name of an image", image)
-	}
-	return nil
-}
-
-// The grammar of image names is that of distribution/reference, which BuildKit uses.
-const (
-	hostPattern   = `(?:\[[a-fA-F0-9:]+\]|[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*)(?::[0-9]+)?`
-	pathPattern   = `[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*`
-	digestPattern = `[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}`
-)
-
-var (
-	imageName = regexp.MustCompile(`^(?:` + hostPattern + `/)?` + pathPattern + `(?:/` + pathPattern + `)*(?::\w[\w.-]{0,127})?(?:@` + digestPattern + `)?$`)
-	imageID   = regexp.MustCompile(`^[a-f0-9]{64}$`)
-)
-
-// named is the key of Options.Contexts that an image name means, or "".
-func (b *builder) named(image string) string {
-	for _, n := range []string{image, familiar(image)} {
-		if _, ok := b.o.Contexts[n]; ok && n != "scratch" && n != "context" {
-			return n
-		}
-	}
-	return ""
-}
-
-// familiar is an image's name without what goes without saying.
-func familiar(image string) string {
-	image = strings.TrimPrefix(strings.TrimPrefix(image, "docker.io/"), "index.docker.io/")
-	return strings.TrimSuffix(strings.TrimPrefix(image, "library/"), ":latest")
-}
-
 // link finds what COPY --from and RUN --mount=from= mean. Here, later stages
 // count: taking from one is found out when its turn has not come.
 func (b *builder) link(ic instructions.Command) (instruction, error) {
@@ -161,11 +114,11 @@ func (b *builder) link(ic instructions.Command) (instruction, error) {
 		if ic.From == "" {
 			return c, nil
 		}
-		word, err := b.lex.ProcessWordWithMatches(ic.From, shell.EnvsFromSlice(nil))
+		word, err := b.expand(b.lex, lineOf(ic.Location()), ic.From, shell.EnvsFromSlice(nil), nil)
 		if err != nil {
 			return c, err
 		}
-		if word.Result != ic.From {
+		if word != ic.From {
 			return c, advise("begin a stage with FROM "+ic.From+" AS name and copy --from=name; variables of FROM are the ARGs above the first FROM", "--from=%s: no variable can stand here", ic.From)
 		}
 		if i, err := strconv.Atoi(ic.From); err == nil {
@@ -309,6 +262,9 @@ func (b *builder) found(s *stage) ([]string, error) {
 	if s.platform != nil {
 		s.Platform = *s.platform
 	}
+	if s.Platform.OS != "linux" {
+		return nil, fmt.Errorf("platform %s: only images of Linux can be built here", platformName(s.Platform))
+	}
 	if s.base != nil {
 		s.From.Stage, s.Platform = &s.base.Index, s.base.Platform
 		var triggers []string
@@ -342,63 +298,6 @@ func (b *builder) found(s *stage) ([]string, error) {
 	return triggers, nil
 }
 
-// from is the folder or image of that name.
-func (b *builder) from(image string, platform v1.Platform) (From, error) {
-	if image == "scratch" {
-		return From{Scratch: true}, nil
-	}
-	if n := b.named(image); n != "" {
-		return b.folder(n)
-	}
-	key := platformName(platform) + " " + image
-	if f, ok := b.bases[key]; ok {
-		return f, nil
-	}
-	if b.o.Base == nil {
-		return From{}, fmt.Errorf("%s: there is nowhere to get an image from", image)
-	}
-	base, err := b.o.Base(b.ctx, image, platform)
-	if err != nil {
-		if b.ctx.Err() != nil {
-			return From{}, b.ctx.Err()
-		}
-		err = fmt.Errorf("%s: %w", strings.TrimSuffix(image, ":"), err)
-		if s := b.byName[strings.ToLower(image)]; s != nil {
-			err = &advice{err, fmt.Sprintf("the stage %s begins on line %d, and FROM can only name an earlier one", s.Name, s.Line)}
-		} else if near := suggest.Nearest(image, b.names()); near != "" {
-			err = &advice{err, "did you mean the stage " + near + "?"}
-		}
-		return From{}, err
-	}
-	base.Name = image
-	b.bases[key] = From{Base: &base}
-	return b.bases[key], nil
-}
-
-// folder is the named context; "" is the context.
-func (b *builder) folder(name string) (From, error) {
-	if f, ok := b.contexts[name]; ok {
-		return f, nil
-	}
-	dir := b.o.Context
-	if name != "" {
-		dir = b.o.Contexts[name]
-	}
-	if dir == "" {
-		return From{}, &advice{errNoContext, "name the folder that the Dockerfile takes files from"}
-	}
-	abs, err := filepath.Abs(dir)
-	if err != nil {
-		return From{}, fmt.Errorf("finding the context folder %s: %w", dir, err)
-	}
-	f := From{Context: abs}
-	if f.Ignore, err = b.ignore(abs, name == ""); err != nil {
-		return From{}, err
-	}
-	b.contexts[name] = f
-	return f, nil
-}
-
 // trigger puts the base's ONBUILD instructions in front of the stage's own.
 func (b *builder) trigger(s *stage, triggers []string) error {
 	var first []instruction
@@ -424,9 +323,13 @@ func (b *builder) parseTrigger(text string, line int) (instruction, error) {
 	}
 	node := file.AST.Children[0]
 	node.StartLine, node.EndLine = line, line
-	ic, err := instructions.ParseCommand(node)
+	parsed, err := instructions.ParseInstructionWithLinter(node, noLint())
 	if err != nil {
 		return instruction{}, err
+	}
+	ic, ok := parsed.(instructions.Command)
+	if !ok {
+		return instruction{}, errors.New("it cannot be a trigger")
 	}
 	c, err := b.link(ic)
 	c.trigger = true

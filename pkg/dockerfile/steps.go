@@ -54,6 +54,9 @@ func (b *builder) play(s *stage) error {
 		s.Config.WorkingDir = resolvePath(wd, wd, false)
 	}
 	for _, c := range s.commands {
+		if err := b.ctx.Err(); err != nil {
+			return err
+		}
 		if err := b.step(s, c); err != nil {
 			return b.at(lineOf(c.Location()), c.name(), fmt.Sprint(c.Command), err)
 		}
