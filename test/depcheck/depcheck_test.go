@@ -24,6 +24,7 @@ var layer = map[string]int{
 	"fence/pkg/internal/atomicfile":  0,
 	"fence/pkg/internal/sandboxtest": 0,
 	"fence/pkg/internal/lockfile":    0,
+	"fence/pkg/internal/gitdir":      0,
 	"fence/pkg/internal/suggest":     -2,
 	"fence/pkg/internal/text":        -2,
 	"fence/pkg/internal/version":     -2,
@@ -44,6 +45,7 @@ var layer = map[string]int{
 	"fence/pkg/sif":                  1,
 	"fence/pkg/fetch":                1,
 	"fence/pkg/dockerfile":           2,
+	"fence/pkg/check":                2,
 	"fence/pkg/step":                 2,
 	"fence/pkg/build":                3,
 }
