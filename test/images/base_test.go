@@ -3,7 +3,9 @@ package images
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -56,6 +58,24 @@ func TestBases(t *testing.T) {
 		}
 		if !strings.Contains(Diff(Empty(), tree, false), "\nfile 0755 0:0 /bin/busybox <busybox>\n") {
 			t.Errorf("%s: the program is not known by its content", base.Name)
+		}
+	}
+}
+
+// The bases have no link to a program that their busybox is not.
+func TestApplets(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "root")
+	if err := bases(t)[0].WriteFolder(dir); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(filepath.Join(dir, "bin/busybox"), "--list").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := strings.Fields(string(out))
+	for _, applet := range strings.Fields(applets) {
+		if !slices.Contains(has, applet) {
+			t.Errorf("busybox has no %s", applet)
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,6 +42,7 @@ type Args struct {
 	Secrets  map[string]string // files by id, relative to the context folder
 	Platform string            // "" is this machine's
 	File     string            // of the Dockerfile, relative to the context folder
+	Serve    string            // a folder, relative to the context folder, that Serve serves
 	MTimes   bool              // want has times of files
 }
 
@@ -164,6 +167,10 @@ func parseArgs(text string) (Args, error) {
 			a.Platform = value
 		case "file":
 			a.File = value
+		case "serve":
+			if a.Serve = value; !filepath.IsLocal(value) {
+				return Args{}, fmt.Errorf("%q is not serve=FOLDER with a folder inside the context", line)
+			}
 		case "mtimes":
 			a.MTimes = true
 		default:
@@ -191,4 +198,23 @@ func (c Case) MakeContext(ctx context.Context, dir string) error {
 		return err
 	}
 	return os.WriteFile(file, c.Dockerfile, 0o644)
+}
+
+// Serve serves the folder of args' serve, inside the context folder dir, over
+// HTTP on this machine, and puts where into the build argument URL, without a
+// slash at the end. There is nothing to stop if the case serves nothing.
+func (c Case) Serve(dir string) (stop func(), err error) {
+	if c.Args.Serve == "" {
+		return func() {}, nil
+	}
+	root, err := os.OpenRoot(filepath.Join(dir, c.Args.Serve))
+	if err != nil {
+		return nil, fmt.Errorf("case %s: %w", c.Name, err)
+	}
+	server := httptest.NewServer(http.FileServerFS(root.FS()))
+	c.Args.Build["URL"] = server.URL
+	return func() {
+		server.Close()
+		root.Close()
+	}, nil
 }

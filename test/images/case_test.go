@@ -2,6 +2,8 @@ package images
 
 import (
 	"context"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,13 +21,13 @@ func TestParse(t *testing.T) {
 		c.Want != "file 0644 0:0 /o \"\"\n" || c.Config != "{}\n" || c.Error != nil || c.Args.File != "Dockerfile" {
 		t.Errorf("read as %+v", c)
 	}
-	c, err = Parse("name", []byte("shows\n-- Dockerfile --\nx\n-- args --\ntarget=t\narg=A=b=c\narg=E=\ncontext=n=d/e\nsecret=s=f\nplatform=linux/arm64\nfile=sub/File\nmtimes\n-- error --\nsub/File:1: .*x\n# words\n"))
+	c, err = Parse("name", []byte("shows\n-- Dockerfile --\nx\n-- args --\ntarget=t\narg=A=b=c\narg=E=\ncontext=n=d/e\nsecret=s=f\nplatform=linux/arm64\nfile=sub/File\nserve=w\nmtimes\n-- error --\nsub/File:1: .*x\n# words\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	a := c.Args
 	if a.Target != "t" || a.Build["A"] != "b=c" || a.Build["E"] != "" || len(a.Build) != 2 || a.Contexts["n"] != "d/e" ||
-		a.Secrets["s"] != "f" || a.Platform != "linux/arm64" || a.File != "sub/File" || !a.MTimes {
+		a.Secrets["s"] != "f" || a.Platform != "linux/arm64" || a.File != "sub/File" || a.Serve != "w" || !a.MTimes {
 		t.Errorf("args are read as %+v", a)
 	}
 	if !c.Error.MatchString("sub/File:1: there is an x") || c.Error.MatchString("# words") {
@@ -48,6 +50,7 @@ func TestParseRefuses(t *testing.T) {
 		{"-- want --", "-- error --\n(\n-- want --", "error: "},
 		{"-- want --", "-- args --\nmtime\n-- want --", "means nothing"},
 		{"-- want --", "-- args --\ncontext=n=../x\n-- want --", "inside the context"},
+		{"-- want --", "-- args --\nserve=/\n-- want --", "inside the context"},
 		{"-- want --", "-- args --\nsecret=n\n-- want --", "inside the context"},
 	} {
 		text := strings.Replace(good, x.old, x.new, 1)
@@ -95,6 +98,41 @@ func TestMakeContext(t *testing.T) {
 	}
 }
 
+func TestServe(t *testing.T) {
+	c, err := Parse("name", []byte(strings.Replace(good, "-- want --", "-- setup --\nmkdir w; echo f > w/f; touch -d @1000000000 w/f; ln -s /etc w/out\n-- args --\nserve=w\n-- want --", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := c.MakeContext(context.Background(), dir); err != nil {
+		t.Fatal(err)
+	}
+	stop, err := c.Serve(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	get := func(path string) (int, string, string) {
+		t.Helper()
+		answer, err := http.Get(c.Args.Build["URL"] + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.StatusCode, string(body), answer.Header.Get("Last-Modified")
+	}
+	if status, body, at := get("/f"); status != 200 || body != "f\n" || at != "Sun, 09 Sep 2001 01:46:40 GMT" {
+		t.Errorf("/f is %d, %q, of %s", status, body, at)
+	}
+	if status, body, _ := get("/out/passwd"); status == 200 {
+		t.Errorf("/out/passwd, behind a link, is %d, %q", status, body)
+	}
+}
+
 // Every case is complete, and its own error would be recognised in what
 // BuildKit says, were that on one line.
 func TestCases(t *testing.T) {
@@ -116,5 +154,32 @@ func TestCases(t *testing.T) {
 				t.Errorf("%s: config is not as Canonical writes it: %v", c.Name, err)
 			}
 		}
+	}
+}
+
+// The context of every case can be made here.
+func TestContexts(t *testing.T) {
+	cases, err := Load("cases")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cases {
+		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			if err := c.MakeContext(context.Background(), dir); err != nil {
+				t.Fatal(err)
+			}
+			for name, path := range c.Args.Contexts {
+				if fi, err := os.Stat(filepath.Join(dir, path)); err != nil || !fi.IsDir() {
+					t.Errorf("the context %s is no folder: %v", name, err)
+				}
+			}
+			for id, path := range c.Args.Secrets {
+				if fi, err := os.Stat(filepath.Join(dir, path)); err != nil || !fi.Mode().IsRegular() {
+					t.Errorf("the secret %s is no file: %v", id, err)
+				}
+			}
+		})
 	}
 }

@@ -13,7 +13,8 @@
 //	setup       a script for sh -eu, umask 022, run in the empty context folder
 //	args        one a line: target=STAGE, arg=NAME[=VALUE], context=NAME=FOLDER,
 //	            secret=ID=FILE (both inside the context folder), platform=OS/ARCH,
-//	            file=NAME (of the Dockerfile), and the word mtimes
+//	            file=NAME (of the Dockerfile), serve=FOLDER (inside the context; it is
+//	            served over HTTP at $URL, a build argument), and the word mtimes
 //	want        what the image has that its base has not, see below
 //	config      the configuration, as Canonical writes it
 //	error       instead of both: a regular expression that our error matches,

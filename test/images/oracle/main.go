@@ -190,6 +190,11 @@ func (o *oracle) measure(ctx context.Context, c images.Case) (measured, error) {
 	if err := c.MakeContext(ctx, context); err != nil {
 		return measured{}, err
 	}
+	stop, err := c.Serve(context)
+	if err != nil {
+		return measured{}, err
+	}
+	defer stop()
 	cmd := exec.CommandContext(ctx, o.buildctl, o.args(c.Args, context, out)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir}
 	var said bytes.Buffer
@@ -287,6 +292,7 @@ func failure(said string) string {
 
 var (
 	place = regexp.MustCompile(`^\S+:\d+$`)
-	// what differs from run to run: the identity of a snapshot or of a build
-	changing = regexp.MustCompile(`\b[0-9a-z]{25}(::[0-9a-z]{25})?\b|/tmp/oracle-\S+?/(context)?|\S+/cachemounts/buildkit\d+`)
+	// what differs from run to run and from machine to machine: the identity of a
+	// snapshot, where things are, who answers for names, the port of Serve
+	changing = regexp.MustCompile(`\b[0-9a-z]{25}(::[0-9a-z]{25})?\b|/tmp/oracle-\S+?/(context)?|\S+/cachemounts/buildkit\d+| on [0-9.]+:53\b|127\.0\.0\.1:\d+`)
 )
