@@ -1,0 +1,304 @@
+package fetch
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	fooSHA256 = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
+	fooSHA512 = "sha512-9/u6bgY2+JDlb7vzKD5STG+jIErimDgtYkdB0NxmODJuKCxBvl5CVNiCB3LFUYosWowMf37aGVlKfrU5RT4e1w=="
+	fooSHA1   = "0beec7b5ea3f0fdbc95d0dd47f3c5bc275da8a33"
+)
+
+var jsonPage = `{"meta":{"api-version":"1.1"},"name":"foo","versions":["1"],"files":[
+ {"filename":"foo-1-py3-none-any.whl","url":"http://files.test/ab/foo-1-py3-none-any.whl","size":3,"hashes":{"sha256":"` + fooSHA256 + `"},"requires-python":">=3.8","yanked":"broken","core-metadata":{"sha256":"` + fooSHA256 + `"},"upload-time":"2026-01-01T00:00:00Z"},
+ {"filename":"foo-1.tar.gz","url":"../../rel/foo-1.tar.gz#x","hashes":{}},
+ {"filename":"../evil","url":"http://files.test/evil","hashes":{}},
+ {"filename":"evil.whl","url":"file:///etc/passwd","hashes":{}}]}`
+
+var htmlPage = `<html><body><h1>Links</h1><script>evil()</script>
+<a onclick="evil()" href="http://files.test/ab/foo-1-py3-none-any.whl#sha256=` + fooSHA256 + `" data-requires-python="&gt;=3.8" data-yanked="broken" data-core-metadata="sha256=` + fooSHA256 + `">foo-1-py3-none-any.whl</a>
+<a href="../../rel/foo-1.tar.gz">other text</a>
+<a href="javascript:evil()">evil</a><a href="http://files.test/%2e%2e">evil</a><a name="x">no link</a></body></html>`
+
+func TestPythonPages(t *testing.T) {
+	const wantHTML = "<!DOCTYPE html>\n<html><head><meta name=\"pypi:repository-version\" content=\"1.0\"></head><body>\n" +
+		"<a href=\"/TOKEN/pypi/files/foo-bar/foo-1-py3-none-any.whl#sha256=" + fooSHA256 + "\" data-requires-python=\"&gt;=3.8\" data-yanked=\"broken\"DIST data-core-metadata=\"sha256=" + fooSHA256 + "\">foo-1-py3-none-any.whl</a><br>\n" +
+		"<a href=\"/TOKEN/pypi/files/foo-bar/foo-1.tar.gz\">foo-1.tar.gz</a><br>\n</body></html>\n"
+	for _, c := range []struct{ name, upstream, kind, accept, wantKind string }{
+		{"JSON to JSON", jsonPage, simpleJSON, simpleJSON + ", text/html;q=0.1", simpleJSON},
+		{"JSON to HTML", jsonPage, simpleJSON, "text/html", "text/html; charset=utf-8"},
+		{"HTML to HTML", htmlPage, "text/html; charset=UTF-8", "text/html", "text/html; charset=utf-8"},
+		{"HTML to JSON", htmlPage, simpleHTML, simpleJSON + ", text/html;q=0.1", "text/html; charset=utf-8"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.serve("pypi.test", body200(c.upstream, "Content-Type", c.kind))
+			w.serve("files.test", body200("foo"))
+			a := w.get(w.mirror("/pypi/simple/Foo._Bar/"), "Accept", c.accept)
+			if a.Header.Get("Content-Type") != c.wantKind {
+				t.Errorf("it is %q", a.Header.Get("Content-Type"))
+			}
+			if r := w.request("GET http://pypi.test/simple/foo-bar/"); r == nil || r.Header.Get("Authorization") != basic("user", "secret") {
+				t.Fatalf("upstream was asked %v", w.seen)
+			}
+			body := strings.ReplaceAll(a.body, w.proxy.token, "TOKEN")
+			if c.wantKind == simpleJSON {
+				for _, want := range []string{`"url":"/TOKEN/pypi/files/foo-bar/foo-1-py3-none-any.whl"`, `"upload-time":"2026-01-01T00:00:00Z"`, `"sha256":"` + fooSHA256 + `"`, `"versions":["1"]`, `"size":3`} {
+					if !strings.Contains(body, want) {
+						t.Errorf("%s is not in %s", want, body)
+					}
+				}
+				if !json.Valid([]byte(body)) || strings.Contains(body, "evil") {
+					t.Errorf("%s", body)
+				}
+			} else {
+				dist := ""
+				if c.kind == simpleJSON {
+					dist = ` data-dist-info-metadata="sha256=` + fooSHA256 + `"`
+				}
+				if want := strings.Replace(wantHTML, "DIST", dist, 1); body != want {
+					t.Errorf("%s\nwant %s", body, want)
+				}
+			}
+			for _, file := range []string{"foo-1-py3-none-any.whl", "foo-1-py3-none-any.whl.metadata"} {
+				if a := w.get(w.mirror("/pypi/files/foo-bar/" + file)); a.body != "foo" {
+					t.Errorf("%s: %q", file, a.body)
+				}
+				if r := w.request("GET http://files.test/ab/" + file); r == nil || r.Header.Get("Authorization") != "" {
+					t.Errorf("%s: another host was asked with the index's credentials, or not at all: %v", file, w.seen)
+				}
+			}
+			if a := do(t, http.DefaultClient, "GET", w.mirror("/pypi/files/foo-bar/foo-1.tar.gz.metadata")); a.StatusCode != 404 {
+				t.Errorf("metadata that the index does not name: %s", a.Status)
+			}
+			w.get(w.mirror("/pypi/files/foo-bar/foo-1.tar.gz"))
+			if r := w.request("GET http://pypi.test/rel/foo-1.tar.gz"); r == nil || r.Header.Get("Authorization") != basic("user", "secret") {
+				t.Errorf("the index's own file: %v", w.seen)
+			}
+			if n := w.asked("GET http://pypi.test/simple/foo-bar/"); n != 2 && n != 1 {
+				t.Errorf("the page was asked for %d times", n)
+			}
+		})
+	}
+}
+
+func TestAPythonFileIsWhatTheIndexSays(t *testing.T) {
+	w := newWorld(t)
+	text := "bar"
+	w.serve("pypi.test", body200(jsonPage, "Content-Type", simpleJSON))
+	w.serve("files.test", func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, text) })
+	url := w.mirror("/pypi/files/foo/foo-1-py3-none-any.whl")
+	if a := do(t, http.DefaultClient, "GET", url); a.StatusCode == 200 && a.err == nil {
+		t.Errorf("a wrong file was served: %q", a.body)
+	}
+	text = "foo"
+	victim(t, w, url, "foo")
+	w.later(1000 * time.Hour)
+	victim(t, w, url, "foo")
+	if n := w.asked("GET http://files.test/ab/foo-1-py3-none-any.whl"); n != 2 {
+		t.Errorf("a file with a digest was asked for %d times", n)
+	}
+}
+
+// TestAnIndexThatChangesItsMind: a file that is replaced is fetched anew, as
+// soon as the page says so.
+func TestAnIndexThatChangesItsMind(t *testing.T) {
+	w := newWorld(t)
+	page := `{"files":[{"filename":"a.whl","url":"/a.whl","hashes":{"sha256":"` + strings.Repeat("0", 64) + `"}}]}`
+	w.serve("pypi.test", func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/a.whl" {
+			io.WriteString(rw, "foo")
+			return
+		}
+		rw.Header().Set("Content-Type", simpleJSON)
+		io.WriteString(rw, page)
+	})
+	w.get(w.mirror("/pypi/simple/a/"))
+	if a := do(t, http.DefaultClient, "GET", w.mirror("/pypi/files/a/a.whl")); a.StatusCode == 200 && a.err == nil {
+		t.Errorf("%q", a.body)
+	}
+	page = strings.Replace(page, strings.Repeat("0", 64), fooSHA256, 1)
+	w.later(2 * time.Minute)
+	w.get(w.mirror("/pypi/simple/a/"))
+	victim(t, w, w.mirror("/pypi/files/a/a.whl"), "foo")
+	// A file that is new in the page is found although the page was fresh.
+	page = strings.ReplaceAll(page, "a.whl", "b.whl")
+	if a := do(t, http.DefaultClient, "GET", w.mirror("/pypi/files/a/b.whl")); a.StatusCode != 404 {
+		t.Errorf("within the minute: %s", a.Status)
+	}
+	w.later(2 * time.Minute)
+	if a := do(t, http.DefaultClient, "GET", w.mirror("/pypi/files/a/b.whl")); a.StatusCode != 200 && a.StatusCode != 502 {
+		t.Errorf("after it: %s", a.Status)
+	}
+}
+
+func TestLinksOfAPage(t *testing.T) {
+	sum := "#sha256=" + fooSHA256
+	for _, c := range []struct{ base, text, want string }{
+		{"https://i.test/simple/a/", `<a href="a-1.whl">`, "https://i.test/simple/a/a-1.whl"},
+		{"https://i.test/simple/a/", `<a href="//f.test/a-1.whl">`, "https://f.test/a-1.whl"},
+		{"https://i.test/simple/a/", `<A HREF='https://f.test/a-1.whl?sig=1&amp;x=2` + sum + `'>`, "https://f.test/a-1.whl?sig=1&x=2"},
+		{"https://i.test/simple/a/", `<base href="https://f.test/x/"><a href="a-1.whl">`, "https://f.test/x/a-1.whl"},
+		{"https://i.test/simple/a/", `<base href="http://f.test/x/"><a href="a-1.whl">`, "https://i.test/simple/a/a-1.whl"},
+		{"https://i.test/simple/a/", `<a href="http://f.test/a-1.whl">`, ""},
+		{"https://i.test/simple/a/", `<a href="http://f.test/a-1.whl` + sum + `">`, "http://f.test/a-1.whl"},
+		{"http://i.test/simple/a/", `<a href="http://f.test/a-1.whl">`, "http://f.test/a-1.whl"},
+		{"http://i.test/simple/a/", `<a href="http://u:p@f.test/a-1.whl">`, ""},
+		{"http://i.test/simple/a/", `<a href="ftp://f.test/a-1.whl">`, ""},
+		{"http://i.test/simple/a/", `<a href="http:a-1.whl">`, ""},
+		{"http://i.test/simple/a/", `<a href="/x/..">`, ""},
+		{"http://i.test/simple/a/", `<a href="/x%0a">`, ""},
+		{"http://i.test/simple/a/", `<a>`, ""},
+		{"http://i.test/simple/a/", `<!-- <a href="/a-1.whl"> -->`, ""},
+	} {
+		page, err := parseSimple(c.base, "text/html", []byte(c.text))
+		got := ""
+		if err == nil && len(page.files) > 0 {
+			got = page.files[0].url
+		}
+		if err != nil || got != c.want {
+			t.Errorf("%s: %q, %v, want %q", c.text, got, err, c.want)
+		}
+	}
+	for _, c := range []struct{ kind, text, want string }{
+		{"text/plain", "x", `the index answers with "text/plain", not with a page`},
+		{"", "x", `the index answers with ""`},
+		{simpleJSON, "x", "the index's page is no JSON object"},
+		{simpleJSON, "null", "the files of the index's page"},
+		{simpleJSON, `{"files":{}}`, "the files of the index's page"},
+		{"text/html", `<a href="` + strings.Repeat("x", 2<<20) + `">`, "max buffer exceeded"},
+	} {
+		if page, err := parseSimple("http://i.test/", c.kind, []byte(c.text)); err == nil || page != nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %.20q: %v", c.kind, c.text, err)
+		}
+	}
+}
+
+// TestPagesAreBounded: an endless page is not read to its end.
+func TestPagesAreBounded(t *testing.T) {
+	w := newWorld(t)
+	w.serve("pypi.test", func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Content-Type", "text/html")
+		for {
+			if _, err := io.WriteString(rw, strings.Repeat(" ", 1<<20)); err != nil {
+				return
+			}
+		}
+	})
+	w.serve("npm.test", func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Content-Length", fmt.Sprint(maxPage+1))
+		rw.WriteHeader(200)
+	})
+	for path, want := range map[string]string{"/pypi/simple/a/": "more than is taken", "/npm/a": "67108865 bytes, more than"} {
+		if a := do(t, http.DefaultClient, "GET", w.mirror(path)); a.StatusCode != 502 || !strings.Contains(a.body, want) {
+			t.Errorf("%s: %s %q", path, a.Status, a.body)
+		}
+	}
+}
+
+func packument(dist string) string {
+	return `{"name":"foo","dist-tags":{"latest":"1.0.0"},"_id":"foo","versions":{"1.0.0":{"name":"foo","version":"1.0.0","dependencies":{"x":"1"},"dist":` + dist + `},
+ "../evil":{"dist":{"tarball":"http://npm.test/evil"}},"2.0.0":{"dist":null},"3.0.0":null}}`
+}
+
+func TestNpmPackages(t *testing.T) {
+	for _, name := range []string{"foo", "@scope/foo"} {
+		for kind, c := range map[string]struct {
+			dist string
+			kept bool // for good
+		}{
+			"sha512":  {`{"tarball":"http://npm.test/t/foo.tgz","integrity":"` + fooSHA512 + `","fileCount":3}`, true},
+			"sha1":    {`{"tarball":"/t/foo.tgz","shasum":"` + fooSHA1 + `"}`, true},
+			"nothing": {`{"tarball":"/t/foo.tgz"}`, false},
+			"wrong":   {`{"tarball":"/t/foo.tgz","integrity":"` + strings.Replace(fooSHA512, "9", "8", 1) + `"}`, false},
+		} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				w := newWorld(t)
+				w.serve("npm.test", func(rw http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/t/foo.tgz" {
+						io.WriteString(rw, "foo")
+						return
+					}
+					rw.Header().Set("Content-Type", strings.Split(r.Header.Get("Accept"), ",")[0])
+					io.WriteString(rw, packument(c.dist))
+				})
+				a := w.get(w.mirror("/npm/"+strings.Replace(name, "/", "%2f", 1)), "Accept", corgi+"; q=1.0, application/json; q=0.8")
+				if a.Header.Get("Content-Type") != corgi || w.asked("GET http://npm.test/"+strings.Replace(name, "/", "%2f", 1)) != 1 {
+					t.Errorf("%v, %v", a.Header, w.seen)
+				}
+				tarball := regexp.MustCompile(`"tarball":"([^"]*)"`).FindAllStringSubmatch(a.body, -1)
+				want := w.mirror("/npm/" + name + "/-/foo-1.0.0.tgz")
+				if len(tarball) != 1 || tarball[0][1] != want || strings.Contains(a.body, "evil") {
+					t.Fatalf("%v, want %s", tarball, want)
+				}
+				if !strings.Contains(a.body, `"dependencies":{"x":"1"}`) || !strings.Contains(a.body, `"latest":"1.0.0"`) {
+					t.Errorf("%s", a.body)
+				}
+				got := do(t, http.DefaultClient, "GET", want)
+				if whole := got.StatusCode == 200 && got.err == nil && got.body == "foo"; whole == (kind == "wrong") {
+					t.Errorf("%s %q %v", got.Status, got.body, got.err)
+				}
+				w.later(1000 * time.Hour)
+				do(t, http.DefaultClient, "GET", want)
+				if n := w.asked("GET http://npm.test/t/foo.tgz"); (n == 1) != c.kept {
+					t.Errorf("the tarball was asked for %d times", n)
+				}
+				if n := w.asked("GET http://npm.test/" + strings.Replace(name, "/", "%2f", 1)); n != 1 {
+					t.Errorf("the packument was asked for %d times", n)
+				}
+				// The whole packument is another thing than the short one.
+				if a := w.get(w.mirror("/npm/"+name), "Accept", "application/json"); a.Header.Get("Content-Type") != "application/json" {
+					t.Errorf("%v", a.Header)
+				}
+				if a := do(t, http.DefaultClient, "GET", w.mirror("/npm/"+name+"/-/foo-9.9.9.tgz")); a.StatusCode != 404 {
+					t.Errorf("no such version: %s", a.Status)
+				}
+			})
+		}
+	}
+}
+
+func TestPackumentsThatAreNone(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                              "no packument: unexpected end",
+		"null":                          "no packument, but null",
+		"[]":                            "no packument: json",
+		`{"versions":[]}`:               "the versions of",
+		`{"name":"unpublished"}`:        "",
+		`{"versions":{"1.0.0":{}}}`:     "",
+		`{"versions":{"1.0.0":null}}`:   "",
+		`{"versions":null,"name":null}`: "",
+	} {
+		_, err := rewritePackument([]byte(text), "http://p/")
+		if (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestDigests(t *testing.T) {
+	for s, want := range map[string]string{
+		fooSHA512:                           "sha512:f7fbba6e",
+		"sha1-C+7Hteo/D9vJXQ3UfzxbwnXaijM=": "sha1:0beec7b5",
+		"sha1-C+7Hteo/D9vJXQ3UfzxbwnXaijM= " + fooSHA512 + "?opt": "sha512:f7fbba6e",
+		"sha512-short=": "", "md5-rL0Y20zC+Fzt72VPzMSk2A==": "", "": "", "sha512": "",
+	} {
+		if got := parseIntegrity(s).String(); !strings.HasPrefix(got, want) || (want == "") != (got == "") {
+			t.Errorf("%q: %q, want %q", s, got, want)
+		}
+	}
+	if !newDigest("SHA256", strings.ToUpper(fooSHA256)).is(sum256("foo")) {
+		t.Error("an upper-case digest does not compare")
+	}
+	if newDigest("sha256", fooSHA256).is(sum256("bar")) || newDigest("sha256", "") != (digest{}) {
+		t.Error("a wrong digest compares")
+	}
+}
