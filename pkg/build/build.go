@@ -458,7 +458,7 @@ func (o *one) copy(ctx context.Context, c *dockerfile.Copy, work string) (*step.
 		}
 		out.From = o.layers.lower(from)
 		q.KeepOwners, q.Specials = true, from.specials()
-		out.Select = &tree.Selection{Sources: c.Sources, Parents: c.Parents, Exclude: c.Exclude}
+		out.Select = &tree.Selection{Sources: c.Sources, Parents: c.Parents, Exclude: c.Exclude, Devices: q.Specials}
 	}
 	return out, nil
 }

@@ -173,10 +173,13 @@ func (l *layers) shorten(ctx context.Context, c chain) (chain, error) {
 			return nil, err
 		}
 		defer os.RemoveAll(work)
-		_, err = step.Do(ctx, step.Spec{Dir: work, Merge: &step.Merge{Layers: folders, Out: dir}}, os.Stderr)
-		return c[1:].specials(), err
+		if err := os.Remove(dir); err != nil {
+			return nil, err // it is made
+		}
+		_, err = step.Do(ctx, step.Spec{Dir: work, Merge: &step.Merge{Below: []string{l.folder(c[0].key)}, Layers: folders, Out: dir}}, os.Stderr)
+		return c.specials(), err
 	})
-	return chain{c[0], merged}, err
+	return chain{layer{key: c[0].key}, merged}, err // all specials are in the upper one
 }
 
 // writeJSON writes a record, whole or not at all.

@@ -67,7 +67,7 @@ func do(s Spec) (r Result, err error) {
 	case s.Tar != nil:
 		return r, tarLayer(s.Tar)
 	case s.Merge != nil:
-		return r, tree.Merge(s.Merge.Layers, s.Merge.Out)
+		return r, tree.Merge(s.Merge.Below, s.Merge.Layers, s.Merge.Out)
 	}
 	if s.Upper != "" {
 		if err := rootLike(cmp.Or(s.Like, s.Lower[0]), s.Upper); err != nil {

@@ -107,6 +107,7 @@ type Tar struct {
 
 // Merge makes one layer folder of several.
 type Merge struct {
+	Below  []string `json:"below"`  // what Out will lie on, lowest first
 	Layers []string `json:"layers"` // lowest first
 	Out    string   `json:"out"`
 }

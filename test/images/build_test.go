@@ -162,6 +162,11 @@ func (b *bench) try(t *testing.T, c Case) string {
 		d.Platform, o.Platform = *p, *p
 	}
 	d.File = filepath.Join(dir, c.Args.File)
+	stop, err := c.Serve(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
 	report, err := makeImage(t, d, o)
 	if err != nil {
 		text := strings.ReplaceAll(err.Error(), dir+"/", "")
