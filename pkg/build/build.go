@@ -482,7 +482,7 @@ func (o *one) pack(ctx context.Context, c chain, st *dockerfile.Stage) error {
 	if err != nil {
 		return err
 	}
-	meta := sif.Meta{Arch: o.o.Platform.Architecture, Config: st.Config}
+	meta := sif.Meta{Arch: o.o.Platform.Architecture, Config: st.Config, StartInterval: st.StartInterval}
 	for _, p := range r.Owners {
 		meta.Owners = append(meta.Owners, sif.Owner{Path: p.Path, UID: p.Owner.UID, GID: p.Owner.GID})
 	}

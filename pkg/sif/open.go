@@ -22,15 +22,16 @@ const objectLimit = 256 << 20
 // Image is a SIF that was opened for reading. Its content comes from whoever
 // made it: nothing in it is trusted.
 type Image struct {
-	Path      string
-	Size      int64  // of the file, bytes
-	Arch      string // of the primary partition, as Go writes it
-	Config    v1.Config
-	HasConfig bool // whether the image says what it is configured as; Apptainer's own builds from a folder do not
-	Labels    map[string]string
-	Owners    []Owner         // nil for images that sifbuild did not make
-	Report    json.RawMessage // nil for images that sifbuild did not make
-	Made      bool            // by sifbuild: Owners are complete
+	Path       string
+	Size       int64  // of the file, bytes
+	Arch       string // of the primary partition, as Go writes it
+	Config     v1.Config
+	HasConfig  bool            // whether the image says what it is configured as; Apptainer's own builds from a folder do not
+	ConfigJSON json.RawMessage // Config as it stands in the image
+	Labels     map[string]string
+	Owners     []Owner         // nil for images that sifbuild did not make
+	Report     json.RawMessage // nil for images that sifbuild did not make
+	Made       bool            // by sifbuild: Owners are complete
 
 	file *os.File
 	root *squashfs.Reader
@@ -172,6 +173,9 @@ func (img *Image) objects(si *sif.FileImage) error {
 		}
 		if err != nil {
 			return fmt.Errorf("is a damaged SIF image (its %s: %w): build or copy it again", name, err)
+		}
+		if name == configObject {
+			img.ConfigJSON = data
 		}
 		img.HasConfig = img.HasConfig || name == configObject
 		img.Made = img.Made || name == ownersObject

@@ -16,6 +16,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/apptainer/sif/v2/pkg/sif"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -35,11 +36,13 @@ const (
 
 // Meta is what an image says about itself, apart from its root.
 type Meta struct {
-	Arch   string            // as Go writes it: amd64, arm64
-	Config v1.Config         // of the image
-	Labels map[string]string // beside those of Config, which they replace
-	Owners []Owner           // everything that is not 0:0, and devices; sorted by path when written
-	Report json.RawMessage   // how the image was built; nil for none
+	Arch   string    // as Go writes it: amd64, arm64
+	Config v1.Config // of the image
+	// StartInterval belongs to Config.Healthcheck, which has no place for it.
+	StartInterval time.Duration
+	Labels        map[string]string // beside those of Config, which they replace
+	Owners        []Owner           // everything that is not 0:0, and devices; sorted by path when written
+	Report        json.RawMessage   // how the image was built; nil for none
 }
 
 // Owner is who would own a path of the image, had the builder had more than
@@ -91,7 +94,11 @@ func Write(path, squashfs string, meta Meta) error {
 func (m Meta) objects() ([]sif.DescriptorInput, error) {
 	owners := slices.Clone(m.Owners)
 	slices.SortFunc(owners, func(a, b Owner) int { return strings.Compare(a.Path, b.Path) })
-	values := map[string]any{configObject: m.Config, inspectObject: m.inspect(), ownersObject: owners}
+	config, err := m.config()
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]any{configObject: config, inspectObject: m.inspect(), ownersObject: owners}
 	if m.Report != nil {
 		values[reportObject] = m.Report
 	}
@@ -107,6 +114,26 @@ func (m Meta) objects() ([]sif.DescriptorInput, error) {
 		}
 		all = append(all, in)
 	}
+	return all, nil
+}
+
+// config is the configuration as Docker writes it.
+func (m Meta) config() (any, error) {
+	if m.StartInterval == 0 || m.Config.Healthcheck == nil {
+		return m.Config, nil
+	}
+	data, err := json.Marshal(m.Config)
+	if err != nil {
+		return nil, err
+	}
+	var all map[string]any
+	if err := json.Unmarshal(data, &all); err != nil {
+		return nil, err
+	}
+	all["Healthcheck"] = struct {
+		v1.HealthConfig
+		StartInterval time.Duration
+	}{*m.Config.Healthcheck, m.StartInterval}
 	return all, nil
 }
 

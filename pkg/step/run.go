@@ -62,6 +62,11 @@ func run(s Spec, root string) (r Result, err error) {
 			return r, &Failure{"source", err.Error()}
 		}
 	}
+	// A folder that an earlier step has removed is there again, and stays.
+	if _, err := g.on(s.Run.Cwd, true); err != nil {
+		return r, &Failure{"source", fmt.Sprintf("the working folder %s: %v", s.Run.Cwd, err)}
+	}
+	g.stubs = slices.DeleteFunc(g.stubs, func(p string) bool { return p == s.Run.Cwd || strings.HasPrefix(s.Run.Cwd, p+"/") })
 	upper, err := unix.Open(s.Upper, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return r, err

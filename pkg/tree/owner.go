@@ -160,6 +160,9 @@ func ResolveOwner(dst, spec string) (o Owner, ok bool, err error) {
 	if id, err := number(name); err == nil {
 		o = Owner{id, id}
 	} else if name != "" {
+		if users == "" {
+			return Owner{}, false, fmt.Errorf("--chown=%s: the image has no /etc/passwd that could say who %s is: use numbers", spec, name)
+		}
 		found, err := user.ParsePasswdFilter(strings.NewReader(users), func(u user.User) bool { return u.Name == name })
 		if err != nil {
 			return Owner{}, false, fmt.Errorf("reading /etc/passwd of the image: %w", err)
@@ -174,6 +177,9 @@ func ResolveOwner(dst, spec string) (o Owner, ok bool, err error) {
 	if id, err := number(group); err == nil {
 		o.GID = id
 		return o, ok, nil
+	}
+	if groups == "" {
+		return Owner{}, false, fmt.Errorf("--chown=%s: the image has no /etc/group that could say what %s is: use numbers", spec, group)
 	}
 	found, err := user.ParseGroupFilter(strings.NewReader(groups), func(g user.Group) bool { return g.Name == group })
 	if err != nil {

@@ -2,7 +2,6 @@ package images
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"iter"
@@ -190,11 +189,7 @@ func (b *bench) try(t *testing.T, c Case) string {
 		t.Fatal(err)
 	}
 	defer image.Close()
-	config, err := json.Marshal(image.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := Canonical(config)
+	got, err := Canonical(image.ConfigJSON)
 	if err != nil {
 		t.Fatal(err)
 	}

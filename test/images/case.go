@@ -185,7 +185,8 @@ func (c Case) MakeContext(ctx context.Context, dir string) error {
 	if c.Setup != "" {
 		cmd := exec.CommandContext(ctx, "/bin/sh", "-euc", "umask 022\n"+c.Setup)
 		cmd.Dir = dir
-		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8", "TZ=UTC"}
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8", "TZ=UTC",
+			"TAR_OPTIONS=--owner=root:0 --group=root:0"} // unless a case says otherwise, whoever runs it
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("case %s: setup: %w: %s", c.Name, err, bytes.TrimSpace(out))
 		}
