@@ -67,7 +67,7 @@ func (e *ChangedError) Error() string {
 // A special entry with owner 0:0 stands where something was replaced that may
 // have had another.
 func Copy(dst string, c CopyRequest) ([]Special, error) {
-	k := &copier{CopyRequest: c, specials: map[string]Special{}, devices: map[string]Special{}, owners: map[string]Owner{}}
+	k := &copier{CopyRequest: c, specials: map[string]Special{}, devices: map[string]Special{}, owners: map[string]Owner{}, buf: make([]byte, wholeFile)}
 	var err error
 	if k.change, k.parentMode, err = parseChmod(c.Chmod); err != nil {
 		return nil, err
@@ -111,6 +111,7 @@ type copier struct {
 	devices    map[string]Special // of Root
 	owners     map[string]Owner   // of Root, where no attribute can be
 	links      map[inode]string   // of the match: where the first name of a file went
+	buf        []byte
 }
 
 // inode tells files with several names.
@@ -335,14 +336,11 @@ func (k *copier) finish(f folder) error {
 	if err != nil {
 		return err
 	}
-	if err := k.dst.setOwner(f.to, o); err != nil {
-		return err
+	m := meta{k.change(f.e.Mode, true), o, st.Mtim, attrs}
+	if f.e.Way {
+		m.mtime = unix.Timespec{Nsec: unix.UTIME_NOW}
 	}
-	k.setAttrs(f.to, attrs)
-	if err := k.dst.chmod(f.to, k.change(f.e.Mode, true)); err != nil || f.e.Way {
-		return err
-	}
-	return k.dst.chtime(f.to, st.Mtim)
+	return k.dst.finishDir(f.to, m)
 }
 
 // sourceAttrs returns the attributes to keep and the owner to note for a copy
@@ -373,14 +371,6 @@ func (k *copier) sourceAttrs(from string, canNote bool) ([]attr, Owner, error) {
 	return attrs, o, nil
 }
 
-// setAttrs keeps attributes where that can be: one that the file system does
-// not take is left out, as BuildKit does.
-func (k *copier) setAttrs(to string, attrs []attr) {
-	for _, a := range attrs {
-		_ = k.dst.setAttr(to, a)
-	}
-}
-
 // changed makes an error of what was there when it was selected.
 func (k *copier) changed(p string, err error) error {
 	if isNotExist(err) {
@@ -398,19 +388,11 @@ func (k *copier) file(f File) error {
 	if _, err := k.clear(to); err != nil {
 		return err
 	}
-	out, err := k.dst.create(to)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	if _, err := out.Write(f.Data); err != nil {
-		return err
-	}
 	mtime := unix.Timespec{Nsec: unix.UTIME_NOW}
 	if !f.MTime.IsZero() {
 		mtime = unix.NsecToTimespec(f.MTime.UnixNano())
 	}
-	return k.finishFile(out, to, k.newOwner(), nil, k.change(f.Mode, false), mtime)
+	return k.dst.writeFile(to, f.Data, meta{mode: k.change(f.Mode, false), owner: k.newOwner(), mtime: mtime})
 }
 
 // clear makes room for a file at p. It reports whether something was there.

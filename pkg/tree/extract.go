@@ -65,18 +65,10 @@ type extractor struct {
 	buf     []byte
 }
 
-// meta is what an entry says beside its contents.
-type meta struct {
-	mode  uint32
-	owner Owner
-	mtime unix.Timespec
-	attrs []attr
-}
-
 func newExtractor(r *rooted, l Limits) *extractor {
 	return &extractor{
 		r: r, limits: l.withDefaults(), specials: map[string]Special{},
-		made: map[string]bool{}, dirs: map[string]meta{}, hiding: map[string]bool{}, buf: make([]byte, 256<<10),
+		made: map[string]bool{}, dirs: map[string]meta{}, hiding: map[string]bool{}, buf: make([]byte, wholeFile),
 	}
 }
 
@@ -434,14 +426,7 @@ func (x *extractor) finishDirs() error {
 	slices.Sort(paths)
 	slices.Reverse(paths)
 	for _, p := range paths {
-		m := x.dirs[p]
-		if err := x.r.setOwner(p, m.owner); err != nil {
-			return err
-		}
-		for _, a := range m.attrs {
-			_ = x.r.setAttr(p, a) // as of files
-		}
-		if err := errors.Join(x.r.chmod(p, m.mode), x.r.chtime(p, m.mtime)); err != nil {
+		if err := x.r.finishDir(p, x.dirs[p]); err != nil {
 			return err
 		}
 	}
@@ -454,6 +439,14 @@ func (x *extractor) file(h *tar.Header, in io.Reader, p string, m meta) error {
 		return &LimitError{fmt.Sprintf("%d bytes", x.limits.Bytes)}
 	}
 	x.bytes += h.Size
+	delete(x.specials, p)
+	if h.Size <= int64(len(x.buf)) {
+		data := x.buf[:h.Size]
+		if _, err := io.ReadFull(in, data); err != nil {
+			return err
+		}
+		return x.r.writeFile(p, data, m)
+	}
 	f, err := x.r.create(p)
 	if err != nil {
 		return err
@@ -471,8 +464,7 @@ func (x *extractor) file(h *tar.Header, in io.Reader, p string, m meta) error {
 			return err
 		}
 	}
-	delete(x.specials, p)
-	return finishFile(x.r, f, p, m.owner, m.attrs, m.mode, m.mtime)
+	return x.r.finishFile(int(f.Fd()), p, m)
 }
 
 // device remembers a device node. In a layer a whiteout takes its place if the

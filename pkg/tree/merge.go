@@ -176,7 +176,7 @@ func (r *rooted) linkOrCopy(in *rooted, p string, st unix.Stat_t) error {
 	if err != nil {
 		return err
 	}
-	return finishFile(r, to, p, o, attrs, st.Mode, st.Mtim)
+	return r.finishFile(int(to.Fd()), p, meta{st.Mode, o, st.Mtim, attrs})
 }
 
 // walk calls f for the folder at p and everything below it, folders before what

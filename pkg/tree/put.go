@@ -94,21 +94,15 @@ func (k *copier) putFile(from, to string, e Entry) error {
 		}
 		k.links[id] = to
 	}
-	out, err := k.dst.create(to)
-	if err != nil {
-		return err
+	m := meta{k.change(e.Mode, false), o, st.Mtim, attrs}
+	if e.Type == "socket" {
+		return k.dst.writeFile(to, nil, m)
 	}
-	defer out.Close()
-	if e.Type == "file" {
-		if err := k.copyBytes(from, out, e); err != nil {
-			return err
-		}
-	}
-	return k.finishFile(out, to, o, attrs, k.change(e.Mode, false), st.Mtim)
+	return k.copyBytes(from, to, e, m)
 }
 
 // copyBytes copies a file and compares it with what was planned.
-func (k *copier) copyBytes(from string, out *os.File, e Entry) error {
+func (k *copier) copyBytes(from, to string, e Entry, m meta) error {
 	in, err := k.src.openFile(from)
 	if err != nil {
 		if errors.Is(err, errNotRegular) {
@@ -117,50 +111,42 @@ func (k *copier) copyBytes(from string, out *os.File, e Entry) error {
 		return k.changed(from, err)
 	}
 	defer in.Close()
+	n, err := io.ReadFull(in, k.buf)
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		sum := sha256.Sum256(k.buf[:n])
+		if e.SHA256 != "" && e.SHA256 != hex.EncodeToString(sum[:]) {
+			return &ChangedError{from}
+		}
+		return k.dst.writeFile(to, k.buf[:n], m)
+	}
+	if err != nil {
+		return inside("read", from, err)
+	}
+	if _, err := in.Seek(0, io.SeekStart); err != nil {
+		return inside("read", from, err)
+	}
+	out, err := k.dst.create(to)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
 	if err := copyFile(out, in); err != nil {
 		return inside("copy", from, err)
 	}
-	if e.SHA256 == "" {
-		return nil
-	}
-	// What was written is what counts: the source may change after it was read.
-	if _, err := out.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	h := sha256.New()
-	if _, err := io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{out}, make([]byte, 128<<10)); err != nil {
-		return inside("read back", from, err)
-	}
-	if hex.EncodeToString(h.Sum(nil)) != e.SHA256 {
-		return &ChangedError{from}
-	}
-	return nil
-}
-
-// finishFile gives a new file all but its bytes. The mode comes last: noting an
-// owner may clear setuid.
-func (k *copier) finishFile(f *os.File, to string, o Owner, attrs []attr, mode uint32, mtime unix.Timespec) error {
-	return finishFile(k.dst, f, to, o, attrs, mode, mtime)
-}
-
-func finishFile(r *rooted, f *os.File, to string, o Owner, attrs []attr, mode uint32, mtime unix.Timespec) error {
-	fd := int(f.Fd())
-	if o != (Owner{}) {
-		err := unix.Fsetxattr(fd, OwnerAttr, []byte(o.String()), 0)
-		if errors.Is(err, unix.EOPNOTSUPP) {
-			err = errNoAttributes
+	if e.SHA256 != "" {
+		// What was written is what counts: the source may change after it was read.
+		if _, err := out.Seek(0, io.SeekStart); err != nil {
+			return err
 		}
-		if err != nil {
-			return inside("set "+OwnerAttr+" of", to, err)
+		h := sha256.New()
+		if _, err := io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{out}, k.buf); err != nil {
+			return inside("read back", from, err)
+		}
+		if hex.EncodeToString(h.Sum(nil)) != e.SHA256 {
+			return &ChangedError{from}
 		}
 	}
-	for _, a := range attrs {
-		_ = unix.Fsetxattr(fd, a.name, a.value, 0) // see setAttrs
-	}
-	if err := unix.Fchmod(fd, mode&0o7777); err != nil {
-		return inside("chmod", to, err)
-	}
-	return r.chtime(to, mtime)
+	return k.dst.finishFile(int(out.Fd()), to, m)
 }
 
 // copyFile copies the bytes of one file to another that is empty: by sharing

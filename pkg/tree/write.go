@@ -33,6 +33,76 @@ func (r *rooted) create(p string) (*os.File, error) {
 	return r.open(p, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
 }
 
+// wholeFile is how large a file may be that is read and written at once: most
+// are small, and a copy of those is all overhead.
+const wholeFile = 256 << 10
+
+// writeFile makes a file with everything it has.
+func (r *rooted) writeFile(p string, data []byte, m meta) error {
+	dir, name, err := r.parent(p)
+	if err != nil {
+		return err
+	}
+	fd, err := retry(func() (int, error) {
+		return unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	})
+	if err != nil {
+		return inside("create", p, err)
+	}
+	defer unix.Close(fd)
+	for len(data) > 0 {
+		n, err := retry(func() (int, error) { return unix.Write(fd, data) })
+		if err != nil {
+			return inside("write", p, err)
+		}
+		data = data[n:]
+	}
+	return r.finishFile(fd, p, m)
+}
+
+// meta is what a file or folder has beside its contents.
+type meta struct {
+	mode  uint32
+	owner Owner
+	mtime unix.Timespec
+	attrs []attr // what the file system does not take is left out, as in BuildKit
+}
+
+// finishFile gives a new file all but its bytes. The mode comes after the
+// attributes: those may clear setuid.
+func (r *rooted) finishFile(fd int, p string, m meta) error {
+	if m.owner != (Owner{}) {
+		err := unix.Fsetxattr(fd, OwnerAttr, []byte(m.owner.String()), 0)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			err = errNoAttributes
+		}
+		if err != nil {
+			return inside("set "+OwnerAttr+" of", p, err)
+		}
+	}
+	for _, a := range m.attrs {
+		_ = unix.Fsetxattr(fd, a.name, a.value, 0)
+	}
+	if err := unix.Fchmod(fd, m.mode&0o7777); err != nil {
+		return inside("chmod", p, err)
+	}
+	return r.chtime(p, m.mtime)
+}
+
+// finishDir gives a folder all but what is in it.
+func (r *rooted) finishDir(p string, m meta) error {
+	if err := r.setOwner(p, m.owner); err != nil {
+		return err
+	}
+	for _, a := range m.attrs {
+		_ = r.setAttr(p, a)
+	}
+	if err := r.chmod(p, m.mode); err != nil {
+		return err
+	}
+	return r.chtime(p, m.mtime)
+}
+
 func (r *rooted) symlink(target, p string) error {
 	fd, name, err := r.parent(p)
 	if err != nil {
