@@ -43,6 +43,19 @@ func (e *RateLimited) Error() string {
 	return text + ", log in with docker login, or give the image as a local base with --base"
 }
 
+// Unreachable is a registry that failed again and again, in a way that may
+// pass.
+type Unreachable struct {
+	Registry string
+	Err      error // the last
+}
+
+func (e *Unreachable) Error() string {
+	return fmt.Sprintf("the registry %s failed %d times, the last with: %v", e.Registry, tries, e.Err)
+}
+
+func (e *Unreachable) Unwrap() error { return e.Err }
+
 // tries is how often something transient is tried; patience is how long the
 // first wait is at most, and doubles; stall is how long a transfer may stand still.
 const (
@@ -119,7 +132,7 @@ func (r *remotes) do(ctx context.Context, reg name.Registry, ask func(*remote.Pu
 		}
 		r.forget(reg, p)
 	}
-	return fmt.Errorf("the registry %s failed %d times, the last with: %w", reg.RegistryStr(), tries, short(err))
+	return &Unreachable{reg.RegistryStr(), short(err)}
 }
 
 func (r *remotes) puller(reg name.Registry) (*remote.Puller, error) {

@@ -281,16 +281,53 @@ func TestRegistry_Faults(t *testing.T) {
 	}
 }
 
-// An error is not remembered: the next try may find the image.
+// What may pass is looked into again after a while, and not before: one HEAD
+// for however many builds.
 func TestRegistry_AfterAnError(t *testing.T) {
 	reg := serve(t)
 	ref := reg.push("image:1", image(t, amd64, "x"))
-	s := quick(Options{Dir: t.TempDir()})
-	reg.reset(status(429))
-	if _, err := s.Resolve(t.Context(), ref, amd64); err == nil {
-		t.Fatal("resolved")
+	for _, c := range []struct {
+		name  string
+		fault func(http.ResponseWriter, *http.Request, int) bool
+		after time.Duration // when it is worth another look; 0 for never
+		asks  string
+	}{
+		{"429 that says when", status(429, "Retry-After", "300"), 5 * time.Minute, "HEAD 0"},
+		{"429", status(429), again, "HEAD 0"},
+		{"503", first(99, "HEAD manifests", status(503)), again, "HEAD 3"},
+		{"404", first(99, "HEAD manifests", status(404)), 0, "HEAD 1"},
+	} {
+		now := time.Unix(0, 0)
+		s := quick(Options{Dir: t.TempDir()})
+		s.now = func() time.Time { return now }
+		reg.reset(c.fault)
+		for range 3 {
+			if _, err := s.Resolve(t.Context(), ref, amd64); err == nil {
+				t.Errorf("%s: resolved", c.name)
+			}
+		}
+		if got := reg.counts(); !strings.HasPrefix(got, c.asks) {
+			t.Errorf("%s: %s", c.name, got)
+		}
+		reg.reset(nil)
+		if _, err := s.Resolve(t.Context(), ref, amd64); err == nil {
+			t.Errorf("%s: asked again at once", c.name)
+		}
+		now = now.Add(max(c.after, time.Hour*24) + 1)
+		if c.after > 0 {
+			now = time.Unix(0, 0).Add(c.after)
+		}
+		if _, err := s.Resolve(t.Context(), ref, amd64); (err == nil) != (c.after > 0) {
+			t.Errorf("%s: later: %v", c.name, err)
+		}
 	}
-	reg.reset(nil)
+	// A caller that gave up says nothing about the image.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s := quick(Options{Dir: t.TempDir()})
+	if _, err := s.Resolve(ctx, ref, amd64); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
 	resolve(t, s, ref, amd64)
 }
 

@@ -1,6 +1,7 @@
 package base
 
 import (
+	"archive/tar"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,10 +28,11 @@ func ownImage(t *testing.T, config v1.Config) string {
 		t.Fatal(err)
 	}
 	squashfs, file := filepath.Join(dir, "squashfs"), filepath.Join(dir, "x.sif")
-	if err := sif.Pack(t.Context(), root, squashfs, sif.PackOptions{Processors: 1, MemMiB: 64}); err != nil {
+	if err := sif.Pack(t.Context(), root, squashfs, sif.PackOptions{Processors: 1, MemMiB: 64, Pseudo: []string{"dev/zero c 666 0 0 1 5"}}); err != nil {
 		t.Fatal(err)
 	}
-	owners := []sif.Owner{{Path: "etc/f", UID: 7, GID: 8}, {Path: "link", UID: 9, GID: 9}, {Path: "dev/null", Device: "c", Mode: 0o666, Major: 1, Minor: 3}}
+	owners := []sif.Owner{{Path: "etc/f", UID: 7, GID: 8}, {Path: "link", UID: 9, GID: 9}, {Path: "dev/null", Device: "c", Mode: 0o666, Major: 1, Minor: 3},
+		{Path: "dev/zero", UID: 2, Device: "c", Mode: 0o666, Major: 1, Minor: 5}}
 	if err := sif.Write(file, squashfs, sif.Meta{Arch: "amd64", Config: config, Owners: owners}); err != nil {
 		t.Fatal(err)
 	}
@@ -54,6 +56,9 @@ func TestSIF(t *testing.T) {
 		if !slices.Contains(lines, want) {
 			t.Errorf("no line %q in\n%s", want, got)
 		}
+	}
+	if strings.Count(got, "dev/zero") != 1 || !slices.Contains(lines, "3 dev/zero 666 2:0 1,5") {
+		t.Errorf("a device that is in the image and in the list:\n%s", got)
 	}
 	if strings.Contains(got, "singularity") {
 		t.Errorf("Apptainer's files are part of the base:\n%s", got)
@@ -120,5 +125,53 @@ func TestFolder_Unreadable(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "shadow: permission denied") || !strings.Contains(err.Error(), "make a copy that is yours") {
 			t.Error(err)
 		}
+	})
+}
+
+func FuzzEnvironment(f *testing.F) {
+	f.Add("export A=\"${A:-\"v\"}\"\nexport B='x'\n")
+	f.Fuzz(func(t *testing.T, script string) {
+		env, _ := environment(script)
+		for _, kv := range env {
+			if name, _, ok := strings.Cut(kv, "="); !ok || name == "" || strings.ContainsAny(name, " $`\"'") {
+				t.Errorf("%q", kv)
+			}
+		}
+	})
+}
+
+// Whatever a tar file holds, looking for an image in it ends with a base or
+// one line.
+func FuzzArchive(f *testing.F) {
+	dir := f.TempDir()
+	for name, text := range map[string]string{
+		"index.json":    `{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:` + strings.Repeat("a", 64) + `","size":3}]}`,
+		"manifest.json": `[{"Config":"c.json","RepoTags":["n:latest"],"Layers":["l.tar"]}]`,
+	} {
+		f.Add(name, text, "c.json", `{"architecture":"amd64","os":"linux","rootfs":{"diff_ids":["sha256:`+strings.Repeat("b", 64)+`"]}}`, "l.tar")
+	}
+	f.Fuzz(func(t *testing.T, name, text, name2, text2, name3 string) {
+		path := filepath.Join(dir, "x.tar")
+		w, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tw := tar.NewWriter(w)
+		for n, s := range map[string]string{name: text, name2: text2, name3: "layer"} {
+			if tw.WriteHeader(&tar.Header{Name: n, Mode: 0o644, Size: int64(len(s)), Typeflag: tar.TypeReg}) == nil {
+				_, _ = tw.Write([]byte(s))
+			}
+		}
+		_ = tw.Close()
+		_ = w.Close()
+		s := New(Options{Local: map[string]string{"n": path}, Node: amd64})
+		b, err := s.Resolve(t.Context(), "n", amd64)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("%q", err)
+			}
+			return
+		}
+		_, _ = contents(t, s, b)
 	})
 }
