@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -37,18 +38,24 @@ type Options struct {
 }
 
 // Store finds bases. It remembers what it found, so that a name means one
-// image for as long as the Store lives. It can be used by several goroutines.
+// image for as long as the Store lives, and what it did not find. It can be
+// used by several goroutines.
 type Store struct {
 	opt    Options
 	remote *remotes
+	now    func() time.Time
 
 	mu    sync.Mutex
 	found map[string]*find
 }
 
+// find is what came of looking for a name.
 type find struct {
-	mu   sync.Mutex
-	base *Base
+	mu    sync.Mutex
+	done  bool
+	base  Base
+	err   error
+	until time.Time // when err is worth another look; zero for never
 }
 
 // New is a Store.
@@ -56,7 +63,7 @@ func New(opt Options) *Store {
 	if opt.Node.Architecture == "" {
 		opt.Node = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	}
-	return &Store{opt: opt, remote: newRemotes(), found: map[string]*find{}}
+	return &Store{opt: opt, remote: newRemotes(), now: time.Now, found: map[string]*find{}}
 }
 
 // Base is an image that a build begins with.
@@ -108,16 +115,36 @@ func (s *Store) Resolve(ctx context.Context, image string, platform v1.Platform)
 
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.base != nil {
-		return *f.base, nil
+	if f.done && (f.err == nil || f.until.IsZero() || s.now().Before(f.until)) {
+		return f.base, f.err
 	}
 	b, err := s.resolve(ctx, image, platform)
 	if err != nil {
-		return Base{}, fmt.Errorf("base image %s: %w", image, err)
+		f.base, f.err, f.until = Base{}, fmt.Errorf("base image %s: %w", image, err), s.lasts(err)
+		f.done = ctx.Err() == nil
+		return f.base, f.err
 	}
 	b.Name, b.Platform = image, platform
-	f.base = &b
+	f.base, f.err, f.done = b, nil, true
 	return b, nil
+}
+
+// again is how long a failure that may pass is not looked into again: a
+// thousand builds of one base do not ask a thousand times.
+const again = time.Minute
+
+// lasts says until when an error stands: a refusal for as long as the Store
+// lives, what may pass for a while.
+func (s *Store) lasts(err error) time.Time {
+	var limited *RateLimited
+	var away *Unreachable
+	switch {
+	case errors.As(err, &limited) && limited.After > 0:
+		return s.now().Add(limited.After)
+	case errors.As(err, &limited), errors.As(err, &away):
+		return s.now().Add(again)
+	}
+	return time.Time{}
 }
 
 func (s *Store) resolve(ctx context.Context, image string, platform v1.Platform) (Base, error) {

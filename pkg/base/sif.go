@@ -136,6 +136,9 @@ func tarImage(img *sif.Image, w *tar.Writer) error {
 				names[e.Inode] = e.Path
 			}
 		}
+		if e.Mode&fs.ModeDevice != 0 {
+			delete(owners, e.Path) // it is said here
+		}
 		if err := w.WriteHeader(h); err != nil {
 			return fmt.Errorf("%s: %s: %w", img.Path, e.Path, err)
 		}
@@ -153,7 +156,7 @@ func tarImage(img *sif.Image, w *tar.Writer) error {
 	}
 	for _, o := range img.Owners {
 		kind := map[string]byte{"c": tar.TypeChar, "b": tar.TypeBlock}[o.Device]
-		if kind == 0 {
+		if _, missing := owners[o.Path]; kind == 0 || !missing {
 			continue
 		}
 		if err := w.WriteHeader(&tar.Header{Name: o.Path, Typeflag: kind, Mode: int64(o.Mode & 0o7777), Uid: o.UID, Gid: o.GID,

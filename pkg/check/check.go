@@ -22,12 +22,18 @@ const Schema = "sifbuild.check/v1"
 // Options say what the image must be. The zero value asks for nothing but an
 // image that is sound in itself.
 type Options struct {
-	Arch     string   // as Go writes it; "" is the image's own
-	Require  []string // commands: names that PATH finds, or absolute paths
-	Tests    string   // the task's folder of tests, whose files must not be in the image; "" for none
-	Solution string   // the same for its solution
+	Arch    string   // as Go writes it; "" is the image's own
+	Require []string // commands: names that PATH finds, or absolute paths
+	Tasks   []Task   // those that use the image: their tests and solutions must not be in it
 	// Leftovers are paths that only a build needs; nil is DefaultLeftovers.
 	Leftovers []string
+}
+
+// Task is what an agent must not see of a task.
+type Task struct {
+	Name     string
+	Tests    string // folder, "" for none
+	Solution string // folder, "" for none
 }
 
 // DefaultLeftovers are what sifbuild itself brings into a root while it builds.
@@ -100,8 +106,8 @@ func Run(img *sif.Image, o Options) Report {
 	}
 	r.commands(t, img, arch, o.Require)
 	r.leftovers(t, o.Leftovers)
-	r.copies(t, "tests", o.Tests)
-	r.copies(t, "solution", o.Solution)
+	r.places(t)
+	r.copies(t, o.Tasks)
 	r.git(t)
 	r.census(t)
 	return r

@@ -117,7 +117,7 @@ func TestRun(t *testing.T) {
 		want   []string // "class level text"
 		ok     bool
 	}{
-		{name: "nothing wrong", o: Options{Arch: "amd64", Require: []string{"tmux", "tool", "script", "/bin/sh"}, Tests: tests, Solution: tests}, ok: true},
+		{name: "nothing wrong", o: Options{Arch: "amd64", Require: []string{"tmux", "tool", "script", "/bin/sh"}, Tasks: []Task{{"a", tests, tests}}}, ok: true},
 		{name: "another architecture", arch: "arm64", o: Options{Arch: "amd64"}, want: []string{"arch fault x.sif is for arm64, this node is amd64"}},
 		{name: "mislabelled", files: map[string]file{"usr/bin/sh": {elfFile(arm, ""), 0o755}}, want: []string{"shell fault /bin/sh is a program for arm64, not for amd64"}},
 		{name: "no loader", files: map[string]file{"usr/lib64/ld.so": {}}, want: []string{"shell fault /bin/sh needs the loader /lib64/ld.so, which is missing"}},
@@ -139,9 +139,11 @@ func TestRun(t *testing.T) {
 		{name: "no program", files: map[string]file{"usr/bin/junk": {"MZ\x00", 0o755}}, o: Options{Require: []string{"junk"}}, want: []string{"command fault it must have the command junk: /usr/bin/junk is no program"}},
 		{name: "leftovers", files: map[string]file{".fence/fence": {"x", 0o755}}, want: []string{"leftover fault 1 paths"}},
 		{name: "copies", files: map[string]file{"app/hidden": {secret, 0o644}, "app/other": {strings.ToUpper(secret), 0o644}, "app/small": {"a small file\n", 0o644}, "app/empty": {"", 0o644}},
-			o: Options{Tests: tests}, want: []string{"copy warning 1 files of the image are copies of the task's tests (/app/hidden is tests/test_outputs.py)"}, ok: true},
+			o: Options{Tasks: []Task{{"none", "", ""}, {"one", tests, ""}}}, want: []string{"copy warning 1 files of the image are in the tests of its tasks, where an agent can read them: /app/hidden is tests/test_outputs.py of one"}, ok: true},
+		{name: "a copy of a solution", files: map[string]file{"x": {secret, 0o600}}, o: Options{Tasks: []Task{{"one", "", tests}}},
+			want: []string{"copy warning 1 files of the image are in the solution of its tasks", "unreadable note"}, ok: true},
 		{name: "own tests folder", files: map[string]file{"tests/x": {"x", 0o644}}, want: []string{"copy warning the image has 1 files in /tests"}, ok: true},
-		{name: "tests that cannot be read", o: Options{Tests: "/nonexistent"}, want: []string{"copy fault whether tests is in the image cannot be told"}},
+		{name: "tests that cannot be read", o: Options{Tasks: []Task{{"one", "/nonexistent", ""}}}, want: []string{"copy fault whether the tests of one is in the image cannot be told"}},
 		{name: "closed files and setuid", files: map[string]file{"etc/shadow": {"x", 0o640}, "usr/bin/su": {elfFile(x86, ""), 0o755 | fs.ModeSetuid}},
 			want: []string{"unreadable note 1 files and folders are closed", "setuid note 1 programs"}, ok: true},
 		{name: "a repository without commits", files: map[string]file{"app/.git/HEAD": {"ref: refs/heads/main\n", 0o644}, "app/.git/objects": {"", fs.ModeDir}, "app/.git/refs": {"", fs.ModeDir}}, ok: true},

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"fence/pkg/sif"
@@ -17,11 +19,10 @@ import (
 // __init__.py, one-line configurations, a marker.
 const smallest = 64
 
-// copies looks for the files of a task's folder in the image, by content.
-// Names do not matter; files shorter than smallest bytes do not count.
-func (r *Report) copies(t tree, what, dir string) {
-	inside := "/" + what
-	if e, ok := t.resolve(what); ok && e.Mode.IsDir() {
+// places says that an image brings folders of its own where a trial puts a
+// task's.
+func (r *Report) places(t tree) {
+	for _, what := range []string{"tests", "solution"} {
 		var there []string
 		for _, p := range t.sorted() {
 			if strings.HasPrefix(p, what+"/") && !t[p].Mode.IsDir() {
@@ -29,18 +30,35 @@ func (r *Report) copies(t tree, what, dir string) {
 			}
 		}
 		if len(there) > 0 {
-			r.add("copy", Warning, there, "remove it from the image unless the task means it: a trial puts its own there", "the image has %d files in %s", len(there), inside)
+			r.add("copy", Warning, there, "remove it from the image unless the task means it: a trial puts its own there", "the image has %d files in /%s", len(there), what)
 		}
 	}
-	if dir == "" {
-		return
+}
+
+// secret is a file of a task that an image must not have.
+type secret struct{ task, what, name string }
+
+// copies looks for files of the tasks' folders in the image, by content. Names
+// do not matter; files shorter than smallest bytes do not count.
+func (r *Report) copies(t tree, tasks []Task) {
+	known, sizes := map[string]secret{}, map[int64]bool{}
+	for _, task := range tasks {
+		for _, f := range [][2]string{{"tests", task.Tests}, {"solution", task.Solution}} {
+			what, dir := f[0], f[1]
+			if dir == "" {
+				continue
+			}
+			err := hashes(dir, func(name, sum string, size int64) {
+				if _, ok := known[sum]; !ok {
+					known[sum], sizes[size] = secret{task.Name, what, name}, true
+				}
+			})
+			if err != nil {
+				r.add("copy", Fault, nil, "", "whether the %s of %s is in the image cannot be told: %v", what, task.Name, err)
+			}
+		}
 	}
-	known, sizes, err := hashes(dir)
-	if err != nil {
-		r.add("copy", Fault, nil, "", "whether %s is in the image cannot be told: %v", what, err)
-		return
-	}
-	var found, from []string
+	found, first := map[string][]string{}, map[string]secret{}
 	for _, p := range t.sorted() {
 		e := t[p]
 		if !e.Mode.IsRegular() || !sizes[e.Size] {
@@ -51,13 +69,17 @@ func (r *Report) copies(t tree, what, dir string) {
 			r.add("damaged", Fault, []string{p}, "build it again, or copy it again from where it is whole", "%v", err)
 			return
 		}
-		if name, ok := known[sum]; ok {
-			found, from = append(found, p), append(from, name)
+		if s, ok := known[sum]; ok {
+			if found[s.what] == nil {
+				first[s.what] = s
+			}
+			found[s.what] = append(found[s.what], p)
 		}
 	}
-	if len(found) > 0 {
-		r.add("copy", Warning, found, fmt.Sprintf("add it to .dockerignore, or COPY less; files under %d bytes do not count", smallest),
-			"%d files of the image are copies of the task's %s (/%s is %s): an agent can read them", len(found), what, found[0], filepath.Join(what, from[0]))
+	for _, what := range slices.Sorted(maps.Keys(found)) {
+		paths, s := found[what], first[what]
+		r.add("copy", Warning, paths, fmt.Sprintf("add it to .dockerignore, or COPY less; files under %d bytes do not count", smallest),
+			"%d files of the image are in the %s of its tasks, where an agent can read them: /%s is %s of %s", len(paths), what, paths[0], filepath.Join(what, s.name), s.task)
 	}
 }
 
@@ -77,10 +99,9 @@ func hashOf(r io.Reader) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// hashes are the files in dir that count, by digest, and their sizes.
-func hashes(dir string) (known map[string]string, sizes map[int64]bool, err error) {
-	known, sizes = map[string]string{}, map[int64]bool{}
-	err = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+// hashes visits the files in dir that count.
+func hashes(dir string, visit func(name, sum string, size int64)) error {
+	return filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
@@ -98,8 +119,7 @@ func hashes(dir string) (known map[string]string, sizes map[int64]bool, err erro
 			return err
 		}
 		rel, err := filepath.Rel(dir, p)
-		known[sum], sizes[info.Size()] = rel, true
+		visit(rel, sum, info.Size())
 		return err
 	})
-	return known, sizes, err
 }
