@@ -72,14 +72,14 @@ func (d digest) String() string {
 	return d.algo + ":" + d.sum
 }
 
-// hash is a new hash of d's kind; SHA-256 for none.
+// hash is a new hash of d's kind. d is not none.
 func (d digest) hash() hash.Hash {
 	for _, h := range hashes {
 		if h.algo == d.algo {
 			return h.new()
 		}
 	}
-	return sha256.New()
+	panic("BUG: a digest of the kind " + d.algo)
 }
 
 // is reports whether sum is d's, or d is none.

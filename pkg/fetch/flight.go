@@ -36,7 +36,8 @@ type flight struct {
 	done    bool
 	err     error // with done; a *refusal where upstream's answer is to be passed on
 
-	sums [2]hash.Hash // SHA-256, and the want's digest
+	sha256 hash.Hash
+	check  hash.Hash // of the want's digest; the same where that is SHA-256 or none
 }
 
 // refusal is an answer of upstream's that has no body worth keeping: anything
@@ -53,6 +54,9 @@ func (r *refusal) Error() string {
 
 // passedOn are the headers of upstream's that clients see.
 var passedOn = []string{"Content-Type", "Content-Encoding", "ETag", "Last-Modified", "Location", "Retry-After", "WWW-Authenticate"}
+
+// contentLocation is where a page came from, redirects followed.
+const contentLocation = "Content-Location"
 
 func pick(h http.Header) map[string]string {
 	m := map[string]string{}
@@ -78,7 +82,11 @@ func (p *Proxy) join(w want) (fl *flight, first bool, leave func()) {
 		go func() {
 			defer p.running.Done()
 			defer cancel()
-			fl.end(p.fly(ctx, fl))
+			err := p.fly(ctx, fl)
+			if err != nil && ctx.Err() == nil {
+				p.log.Warn("a download failed", "url", show(w.url), "error", err)
+			}
+			fl.end(err)
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			fl.landed = true
@@ -169,8 +177,16 @@ func (p *Proxy) receive(ctx context.Context, fl *flight, resp **http.Response) (
 		return fmt.Errorf("writing to the download cache: %w", err)
 	}
 	defer func() { os.Remove(file.Name()) }() // kept is renamed
-	fl.sums = [2]hash.Hash{sha256.New(), w.digest.hash()}
-	fl.begin(pick(first.Header), first.ContentLength, file, false)
+	fl.sha256 = sha256.New()
+	fl.check = fl.sha256
+	if w.digest != (digest{}) && w.digest.algo != "sha256" {
+		fl.check = w.digest.hash()
+	}
+	header := pick(first.Header)
+	if w.page {
+		header[contentLocation] = first.Request.URL.String()
+	}
+	fl.begin(header, first.ContentLength, file, false)
 	for again := false; ; again = true {
 		_, err = io.Copy(struct{ io.Writer }{fl}, (*resp).Body)
 		if err == nil {
@@ -190,13 +206,13 @@ func (p *Proxy) receive(ctx context.Context, fl *flight, resp **http.Response) (
 	if fl.length >= 0 && fl.size != fl.length {
 		return fmt.Errorf("upstream sent %d bytes of %d", fl.size, fl.length)
 	}
-	if got := fl.sums[1].Sum(nil); !w.digest.is(got) {
+	if got := fl.check.Sum(nil); !w.digest.is(got) {
 		return fmt.Errorf("upstream sends something else than its index says: %s:%x, not %s", w.digest.algo, got, w.digest)
 	}
-	if w.digest == (digest{}) && !mayKeep(first) {
+	if !mayKeep(w, first) {
 		return nil
 	}
-	sum := hex.EncodeToString(fl.sums[0].Sum(nil))
+	sum := hex.EncodeToString(fl.sha256.Sum(nil))
 	e := &entry{Key: w.key, SHA256: sum, Size: fl.size, Header: fl.header, Checked: p.now()}
 	if err := p.store.keep(file.Name(), e); err != nil {
 		return fmt.Errorf("writing to the download cache: %w", err)
@@ -237,8 +253,9 @@ func (fl *flight) Write(b []byte) (int, error) {
 		return 0, errTooLong
 	}
 	n, err := fl.file.Write(b)
-	for _, h := range fl.sums {
-		h.Write(b[:n])
+	fl.sha256.Write(b[:n])
+	if fl.check != fl.sha256 {
+		fl.check.Write(b[:n])
 	}
 	fl.change(func() { fl.size += int64(n) })
 	return n, err
@@ -285,15 +302,15 @@ func (fl *flight) wait(ctx context.Context, ready func() bool) error {
 
 // reader reads fl's body as it comes. It ends with io.EOF only when the whole
 // body is there and right.
-func (fl *flight) reader(ctx context.Context) io.Reader { return &along{fl: fl, ctx: ctx} }
+func (fl *flight) reader(ctx context.Context) io.Reader { return &follower{fl: fl, ctx: ctx} }
 
-type along struct {
+type follower struct {
 	fl  *flight
 	ctx context.Context
 	at  int64
 }
 
-func (a *along) Read(b []byte) (int, error) {
+func (a *follower) Read(b []byte) (int, error) {
 	var upTo int64
 	var done bool
 	var err error

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -300,5 +301,33 @@ func TestDigests(t *testing.T) {
 	}
 	if newDigest("sha256", fooSHA256).is(sum256("bar")) || newDigest("sha256", "") != (digest{}) {
 		t.Error("a wrong digest compares")
+	}
+}
+
+// TestRedirectsOfAnIndex: links are relative to where the page was found, and
+// the index's credentials stay at its host.
+func TestRedirectsOfAnIndex(t *testing.T) {
+	w := newWorld(t)
+	w.serve("pypi.test", func(rw http.ResponseWriter, r *http.Request) {
+		http.Redirect(rw, r, map[string]string{"/simple/a/": "http://else.test/x/a/", "/simple/loop/": "/simple/loop/"}[r.URL.Path], 302)
+	})
+	w.serve("else.test", body200(`<a href="a-1.whl">`, "Content-Type", "text/html"))
+	w.get(w.mirror("/pypi/simple/a/"))
+	w.get(w.mirror("/pypi/files/a/a-1.whl"))
+	for _, line := range []string{"GET http://else.test/x/a/", "GET http://else.test/x/a/a-1.whl"} {
+		if r := w.request(line); r == nil || r.Header.Get("Authorization")+r.Header.Get("Referer") != "" {
+			t.Errorf("%s: %v, %v", line, r, w.seen)
+		}
+	}
+	if a := do(t, http.DefaultClient, "GET", w.mirror("/pypi/simple/loop/")); a.StatusCode != 502 || !strings.Contains(a.body, "redirected") {
+		t.Errorf("%s %q", a.Status, a.body)
+	}
+	down := &http.Request{URL: &url.URL{Scheme: "http", Host: "x"}, Header: http.Header{}}
+	from := &http.Request{URL: &url.URL{Scheme: "https", Host: "x"}}
+	if err := checkRedirect(down, []*http.Request{from}); err == nil {
+		t.Error("from https to http")
+	}
+	if err := checkRedirect(from.Clone(t.Context()), []*http.Request{down}); err != nil {
+		t.Error(err)
 	}
 }

@@ -48,8 +48,8 @@ func (p *Proxy) npmPath(w http.ResponseWriter, r *http.Request, path string) {
 		p.write(w, r, hostOf(wt.url), header["Content-Type"], text)
 		return
 	}
-	found, ok, err := p.lookUp(r.Context(), wt, func(text []byte, _ map[string]string) (want, bool) {
-		u, d, ok := findTarball(wt.url, text, version)
+	found, ok, err := p.lookUp(r.Context(), wt, func(text []byte, header map[string]string) (want, bool) {
+		u, d, ok := findTarball(header[contentLocation], text, version)
 		return fileWant(p.npm, u, d), ok
 	})
 	switch {

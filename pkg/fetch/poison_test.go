@@ -39,7 +39,7 @@ func TestPoison_WhatAClientSends(t *testing.T) {
 		{"two lengths", "GET " + deb + " HTTP/1.1\r\nHost: deb.test\r\nAUTHContent-Length: 0\r\nContent-Length: 4\r\n\r\nevil", 400},
 		{"length and chunks", "GET " + deb + " HTTP/1.1\r\nHost: deb.test\r\nAUTHContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
 		{"another Host", "GET " + deb + " HTTP/1.1\r\nHost: evil.test\r\nAUTH\r\n", 200},
-		{"forwarding headers", "GET " + deb + " HTTP/1.1\r\nHost: deb.test\r\nAUTHX-Forwarded-Host: evil.test\r\nX-Original-URL: /evil\r\nX-HTTP-Method-Override: PUT\r\nAccept: evil\r\nUser-Agent: evil\r\nRange: bytes=0-0\r\nAccept-Encoding: evil\r\n\r\n", 200},
+		{"forwarding headers", "GET " + deb + " HTTP/1.1\r\nHost: deb.test\r\nAUTHX-Forwarded-Host: evil.test\r\nX-Original-URL: /evil\r\nX-HTTP-Method-Override: PUT\r\nAccept: evil\r\nUser-Agent: evil\r\nAccept-Encoding: evil\r\n\r\n", 200},
 		{"user in the URL", "GET http://deb.test@evil.test/pool/a.deb HTTP/1.1\r\nHost: deb.test\r\nAUTH\r\n", 400},
 		{"https in the clear", "GET https://deb.test/pool/a.deb HTTP/1.1\r\nHost: deb.test\r\nAUTH\r\n", 400},
 		{"a file", "GET file:///etc/passwd HTTP/1.1\r\nHost: deb.test\r\nAUTH\r\n", 400},

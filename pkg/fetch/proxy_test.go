@@ -239,6 +239,7 @@ func TestWhatIsKeptOfPlainHTTP(t *testing.T) {
 		{"an index, later", "/dists/x/InRelease", nil, 61 * time.Second, 2},
 		{"no-store", "/pool/x.deb", []string{"Cache-Control", "max-age=5, No-Store"}, 0, 2},
 		{"private", "/pool/x.deb", []string{"Cache-Control", "private"}, 0, 2},
+		{"a gateway's page", "/pool/x.deb", []string{"Content-Type", "text/html"}, 0, 2},
 		{"a cookie is of no matter", "/pool/x.deb", []string{"Set-Cookie", "a=b"}, 0, 1},
 	} {
 		w := newWorld(t)

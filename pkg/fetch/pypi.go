@@ -68,7 +68,7 @@ func (p *Proxy) pypiPage(w http.ResponseWriter, r *http.Request, name string) {
 		p.fail(w, wt, err)
 		return
 	}
-	page, err := parseSimple(wt.url, header["Content-Type"], text)
+	page, err := parseSimple(header[contentLocation], header["Content-Type"], text)
 	if err != nil {
 		p.fail(w, wt, err)
 		return
@@ -88,7 +88,7 @@ func (p *Proxy) pypiFile(w http.ResponseWriter, r *http.Request, name, file stri
 	}
 	wt := p.simpleWant(name)
 	found, ok, err := p.lookUp(r.Context(), wt, func(text []byte, header map[string]string) (want, bool) {
-		page, err := parseSimple(wt.url, header["Content-Type"], text)
+		page, err := parseSimple(header[contentLocation], header["Content-Type"], text)
 		if err != nil {
 			return want{}, false
 		}

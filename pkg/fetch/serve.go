@@ -142,29 +142,31 @@ func (p *Proxy) serve(rw http.ResponseWriter, r *http.Request, w want) {
 		rw.Header().Set("Content-Length", fmt.Sprint(length))
 	}
 	rw.WriteHeader(http.StatusOK)
-	_ = http.NewResponseController(rw).Flush()
-	body := &failing{Reader: fl.reader(r.Context())}
-	if _, err := io.CopyBuffer(struct{ io.Writer }{rw}, struct{ io.Reader }{body}, make([]byte, 128<<10)); err == nil {
-		return
+	if err := along(r.Context(), rw, fl); err != nil {
+		p.log.Debug("a download broke off", "url", show(w.url), "error", err)
+		panic(http.ErrAbortHandler) // closes the connection before the body's end
 	}
-	if body.err != nil && r.Context().Err() == nil {
-		p.log.Warn("a download broke off", "url", show(w.url), "error", body.err)
-	}
-	panic(http.ErrAbortHandler) // closes the connection before the body's end
 }
 
-// failing remembers an error of its reader.
-type failing struct {
-	io.Reader
-	err error
-}
-
-func (f *failing) Read(b []byte) (int, error) {
-	n, err := f.Reader.Read(b)
-	if err != nil && err != io.EOF {
-		f.err = err
+// along sends a client fl's body, each part as soon as it is there.
+func along(ctx context.Context, w http.ResponseWriter, fl *flight) error {
+	flush := http.NewResponseController(w).Flush
+	body, buf := fl.reader(ctx), make([]byte, 128<<10)
+	for {
+		if err := flush(); err != nil {
+			return err
+		}
+		n, err := body.Read(buf)
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil {
+			_, err = w.Write(buf[:n])
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return n, err
 }
 
 func give(w http.ResponseWriter, header map[string]string) {
@@ -213,7 +215,6 @@ func (p *Proxy) fail(w http.ResponseWriter, wt want, err error) {
 		_, _ = w.Write(no.body)
 		return
 	}
-	p.log.Warn("a download failed", "url", show(wt.url), "error", err)
 	http.Error(w, fmt.Sprintf("sifbuild's download proxy: getting %s: %v", show(wt.url), err), http.StatusBadGateway)
 }
 

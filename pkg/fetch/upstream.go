@@ -181,9 +181,16 @@ func framed(resp *http.Response) bool {
 	return resp.ContentLength >= 0 || resp.ProtoMajor >= 2 || resp.Uncompressed || len(resp.TransferEncoding) > 0
 }
 
-// mayKeep reports whether resp forbids to keep its body (RFC 9111 5.2.2).
-// Vary is of no matter: requests for one key are all the same.
-func mayKeep(resp *http.Response) bool {
+// mayKeep reports whether resp's body, whole and right, may be kept: unless it
+// says otherwise (RFC 9111 5.2.2), or is some gateway's page in place of a
+// package. Vary is of no matter: requests for one key are all the same.
+func mayKeep(w want, resp *http.Response) bool {
+	switch {
+	case w.digest != (digest{}):
+		return true
+	case w.fresh == immutable && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html"):
+		return false
+	}
 	for _, line := range resp.Header.Values("Cache-Control") {
 		for word := range strings.SplitSeq(strings.ToLower(line), ",") {
 			name, _, _ := strings.Cut(strings.TrimSpace(word), "=")
