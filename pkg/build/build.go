@@ -20,6 +20,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"fence/pkg/dockerfile"
+	"fence/pkg/internal/lockfile"
 	"fence/pkg/sif"
 	"fence/pkg/step"
 	"fence/pkg/tree"
@@ -102,7 +103,7 @@ func New(o Options) (*Builder, error) {
 	if o.CPUs == 0 {
 		o.CPUs = runtime.NumCPU()
 	}
-	for _, sub := range []string{"sif", "layers", "logs"} {
+	for _, sub := range []string{"sif", "layers", "logs", "locks"} {
 		if err := os.MkdirAll(filepath.Join(o.Cache, sub), 0o755); err != nil {
 			return nil, fmt.Errorf("the cache (--cache): %w", err)
 		}
@@ -111,7 +112,7 @@ func New(o Options) (*Builder, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &layers{scratch: s, cache: filepath.Join(o.Cache, "layers"), calls: map[string]*call{}}
+	l := &layers{scratch: s, cache: o.Cache, calls: map[string]*call{}}
 	return &Builder{o: o, scratch: s, layers: l}, nil
 }
 
@@ -169,11 +170,20 @@ func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan) (*
 	for _, w := range p.Warnings {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("%s:%d: %s", w.File, w.Line, w.Text))
 	}
-	if err := readJSON(b.reportFile(k.Image), r); err == nil {
-		if _, err := os.Stat(r.Image); err == nil {
-			r.Name, r.Cached = name, true
-			return r, nil
-		}
+	if b.there(k.Image, r) {
+		return r, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return r, context.Cause(ctx)
+	}
+	// Others who want the same image wait for it, on whatever node.
+	lock, err := lockfile.Acquire(ctx, filepath.Join(b.o.Cache, "locks", k.Image))
+	if err != nil {
+		return r, err
+	}
+	defer lock.Release()
+	if b.there(k.Image, r) {
+		return r, nil
 	}
 	r.Log = filepath.Join(b.o.Cache, "logs", k.Image+".log")
 	log, err := os.OpenFile(r.Log, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o644)
@@ -202,6 +212,17 @@ func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan) (*
 		return r, err
 	}
 	return r, writeJSON(b.reportFile(k.Image), r)
+}
+
+// there fills in the report of an image that is in the cache.
+func (b *Builder) there(key string, r *Report) bool {
+	var made Report
+	if !b.Has(key) || readJSON(b.reportFile(key), &made) != nil {
+		return false
+	}
+	made.Name, made.Cached = r.Name, true
+	*r = made
+	return true
 }
 
 func (b *Builder) reportFile(key string) string {

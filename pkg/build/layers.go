@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"fence/pkg/internal/atomicfile"
+	"fence/pkg/internal/lockfile"
 	"fence/pkg/step"
 	"fence/pkg/tree"
 )
@@ -26,7 +27,7 @@ type layer struct {
 // it first; the others wait for it.
 type layers struct {
 	scratch *scratch
-	cache   string // folder of layers that outlive the run; only those worth keeping
+	cache   string // where layers outlive the run: only those worth keeping
 	mu      sync.Mutex
 	calls   map[string]*call
 }
@@ -90,27 +91,46 @@ func (l *layers) make(ctx context.Context, key string, keep bool, build func(dir
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return la, false, err
 	}
-	cached := filepath.Join(l.cache, key+".tar")
-	switch _, err := os.Stat(cached); {
-	case keep && err == nil:
-		la.specials, err = l.unpack(ctx, work, dir, false, func() (io.ReadCloser, error) { return os.Open(cached) })
-		if err != nil {
-			return la, false, fmt.Errorf("the cached step %s: %w", cached, err)
-		}
-	case keep && !errors.Is(err, fs.ErrNotExist):
-		return la, false, err
-	default:
-		if la.specials, err = build(dir); err != nil {
-			return la, false, err
-		}
-		fresh = true
-		if keep {
-			if err := l.store(ctx, work, dir, la.specials, cached); err != nil {
-				return la, false, fmt.Errorf("keeping a step in the cache: %w", err)
-			}
-		}
+	if !keep {
+		la.specials, err = build(dir)
+	} else {
+		la.specials, fresh, err = l.cached(ctx, key, work, dir, build)
 	}
-	return la, fresh, os.Rename(work, l.scratch.layer(key))
+	if err != nil {
+		return la, false, err
+	}
+	if _, err := os.Lstat(dir); err != nil {
+		return la, false, err
+	}
+	return la, fresh || !keep, os.Rename(work, l.scratch.layer(key))
+}
+
+// cached fills dir from the cache, or builds and keeps what it built. Others
+// who want the same step wait for it, on whatever node.
+func (l *layers) cached(ctx context.Context, key, work, dir string, build func(dir string) ([]tree.Special, error)) (specials []tree.Special, fresh bool, err error) {
+	lock, err := lockfile.Acquire(ctx, filepath.Join(l.cache, "locks", key))
+	if err != nil {
+		return nil, false, err
+	}
+	defer lock.Release()
+	name := filepath.Join(l.cache, "layers", key+".tar")
+	switch _, err := os.Stat(name); {
+	case err == nil:
+		specials, err := l.unpack(ctx, work, dir, false, func() (io.ReadCloser, error) { return os.Open(name) })
+		if err != nil {
+			return nil, false, fmt.Errorf("the cached step %s: %w", name, err)
+		}
+		return specials, false, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, false, err
+	}
+	if specials, err = build(dir); err != nil {
+		return nil, false, err
+	}
+	if err := l.store(ctx, work, dir, specials, name); err != nil {
+		return nil, false, fmt.Errorf("keeping a step in the cache: %w", err)
+	}
+	return specials, true, nil
 }
 
 // unpack fills dir from layer tars, lowest first.
@@ -125,7 +145,9 @@ func (l *layers) store(ctx context.Context, work, dir string, specials []tree.Sp
 	if err != nil {
 		return err
 	}
-	tmp.Close()
+	if err := errors.Join(tmp.Chmod(0o644), tmp.Close()); err != nil { // nodes and people may share a cache
+		return err
+	}
 	defer os.Remove(tmp.Name())
 	if _, err := step.Do(ctx, step.Spec{Dir: work, Tar: &step.Tar{Layer: dir, Specials: specials, Out: tmp.Name()}}, os.Stderr); err != nil {
 		return err
