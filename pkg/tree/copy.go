@@ -33,7 +33,7 @@ type CopyRequest struct {
 
 // File is a file whose bytes are at hand.
 type File struct {
-	Name  string // its last element is the name in a destination folder
+	Name  string // its name in a destination folder
 	Data  []byte
 	Mode  uint32    // permission bits
 	MTime time.Time // zero: now
@@ -58,8 +58,8 @@ func (e *ChangedError) Error() string {
 //     Dest itself, are followed inside dst; links below Dest are not.
 //   - A file replaces anything but a folder. Hard links within a match stay.
 //     A socket becomes an empty file.
-//   - A name that begins with .wh. is not made: an image cannot hold it. What it
-//     removes as a whiteout of a layer is removed.
+//   - Names that begin with .wh. are names like others, though an image in
+//     layers cannot hold them (see Pack).
 //   - Modes are exact, whatever the umask; mtimes are the sources'.
 //   - Chmod counts for folders and files, never for links; a tar's members have
 //     their own modes, and owners unless Owner is set.
@@ -210,15 +210,7 @@ func (k *copier) match(m Match) error {
 		return err
 	}
 	if m.Entry.Type != "dir" {
-		if isReserved(to) {
-			return k.whiteout(to)
-		}
 		return k.put(m.Path, to, m.Entry)
-	}
-	for _, e := range m.Below {
-		if err := k.whiteout(path.Join(to, e.Path)); err != nil {
-			return err
-		}
 	}
 	st, err := k.dst.lstat(to)
 	if err != nil {
@@ -240,9 +232,6 @@ func (k *copier) match(m Match) error {
 	}
 	for _, e := range m.Below {
 		from, to := path.Join(m.Path, e.Path), path.Join(to, e.Path)
-		if isReserved(to) {
-			continue
-		}
 		if err := closeTo(to); err != nil {
 			return err
 		}
@@ -266,37 +255,6 @@ func (k *copier) match(m Match) error {
 		return err
 	}
 	return k.dst.chtime(to, src.Mtim)
-}
-
-// isReserved reports whether a path has a name that means a removal in a layer.
-func isReserved(p string) bool {
-	return strings.HasPrefix(p, whPrefix) || strings.Contains(p, "/"+whPrefix)
-}
-
-// whiteout does what the image that BuildKit makes of such a name does: in a
-// layer it means that something is removed.
-func (k *copier) whiteout(p string) error {
-	dir, base := path.Split(p)
-	name, ok := strings.CutPrefix(base, whPrefix)
-	if !ok || isReserved(dir) || name == "" || name == "." || name == ".." {
-		return nil
-	}
-	if _, err := k.dst.lstat(relative(dir)); isNotExist(err) {
-		return nil
-	}
-	if base != opaqueName {
-		return k.dst.remove(path.Join(dir, name))
-	}
-	names, err := k.dst.names(relative(dir))
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if err := k.dst.remove(path.Join(dir, name)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // folder is a folder that is finished when everything is in it.
@@ -381,7 +339,10 @@ func (k *copier) changed(p string, err error) error {
 
 // file writes a file whose bytes are at hand.
 func (k *copier) file(f File) error {
-	to, err := k.destination(false, path.Base(f.Name))
+	if path.Base(f.Name) != f.Name || f.Name == ".." {
+		return fmt.Errorf("%q is no name of a file", f.Name)
+	}
+	to, err := k.destination(false, f.Name)
 	if err != nil {
 		return err
 	}

@@ -108,7 +108,8 @@ var copyRows = []copyRow{
 	{name: "folder to a file", src: []string{"d/f=1"}, dst: []string{"x=1"}, sources: []string{"d"}, req: CopyRequest{Dest: "/x"}, err: "/x"},
 	{name: "below a file", src: []string{"f=1"}, dst: []string{"x=1"}, sources: []string{"f"}, req: CopyRequest{Dest: "/x/y"}, err: "/x"},
 	{name: "links in a circle", src: []string{"f=1"}, dst: []string{"a->b", "b->a"}, sources: []string{"f"}, req: CopyRequest{Dest: "/a/y"}, err: "too many"},
-	{name: "a name that removes", src: []string{"d/.wh.k=", "d/f=1"}, dst: []string{"x/k=k", "x/j=j"}, sources: []string{"d"}, req: CopyRequest{Dest: "/x"}, want: lines("x/", "x/f=1", "x/j=j")},
+	{name: "a name that removes in a layer", src: []string{"d/.wh.k=", "d/f=1"}, dst: []string{"x/k=k"}, sources: []string{"d"}, req: CopyRequest{Dest: "/x"}, want: lines("x/", "x/.wh.k=", "x/f=1", "x/k=k")},
+	{name: "an inline file whose name is a path", req: CopyRequest{Dest: "/x/", Files: []File{{Name: "a/b"}}}, err: "a/b"},
 	{name: "inline files", req: CopyRequest{Dest: "/x/", Files: []File{{Name: "A", Data: []byte("a"), Mode: 0o644}, {Name: "B", Data: []byte("b"), Mode: 0o755}}}, want: lines("x/", "x/A=a", "x/B=b 0755")},
 }
 
@@ -319,8 +320,8 @@ func TestAdd_Unpacks(t *testing.T) {
 		hardOf("./d/h", "./d/f"), member{h: tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd", Uid: 1, Gid: 2}},
 		fileOf("../../up", "u"), fileOf("/abs/x", "x"), fileOf(".wh.old", ""),
 	)
-	want := lines("x/ 0750", "x/abs/", "x/abs/x=x", "x/d/ 0700 7:8", "x/d/f=f 4751 7:8", "x/d/h=f 4751 7:8 = x/d/f", "x/d/k=k", "x/l->/etc/passwd 1:2", "x/up=u")
-	mine := strings.NewReplacer(" 7:8", " 5:5", " 1:2", " 5:5", "x=x", "x=x 5:5", "up=u", "up=u 5:5").Replace(want)
+	want := lines("x/ 0750", "x/.wh.old=", "x/abs/", "x/abs/x=x", "x/d/ 0700 7:8", "x/d/f=f 4751 7:8", "x/d/h=f 4751 7:8 = x/d/f", "x/d/k=k", "x/l->/etc/passwd 1:2", "x/old=o", "x/up=u")
+	mine := strings.NewReplacer(" 7:8", " 5:5", " 1:2", " 5:5", "old=\n", "old= 5:5\n", "x=x", "x=x 5:5", "up=u", "up=u 5:5").Replace(want)
 	for name, data := range map[string][]byte{"tar": plain, "gzip": pack(t, plain, "gzip"), "zstd": pack(t, plain, "zstd"), "xz": pack(t, plain, "xz")} {
 		for _, owner := range []*Owner{nil, {5, 5}} {
 			t.Run(fmt.Sprint(name, owner), func(t *testing.T) {

@@ -134,11 +134,13 @@ func (x *extractor) entry(h *tar.Header, in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if strings.HasPrefix(base, whPrefix) {
-		return x.whiteout(at, base)
-	}
-	if strings.HasPrefix(name, otherMetadata) {
-		return nil
+	if !x.add {
+		if strings.HasPrefix(base, whPrefix) {
+			return x.whiteout(at, base)
+		}
+		if strings.HasPrefix(name, otherMetadata) {
+			return nil
+		}
 	}
 	if err := x.folderFor(at); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,9 @@ func TestCopy_InAnOverlay(t *testing.T) {
 	asUser(t, func(t *testing.T) {
 		unix.Umask(0o022)
 		for _, row := range copyRows {
+			if strings.Contains(row.want, whPrefix) {
+				continue // which Pack refuses
+			}
 			t.Run(row.name, func(t *testing.T) {
 				src, dst := t.TempDir(), t.TempDir()
 				for _, p := range []string{src, dst} {
