@@ -24,7 +24,7 @@ type PackOptions struct {
 	Time       *time.Time // of everything in the squashfs; nil: the files' own
 }
 
-// What a failed Pack can be told by, with errors.Is. A Pack that was killed
+// What a failed Pack or Write can be told by, with errors.Is. A Pack that was killed
 // (by the kernel, for want of memory) may work with fewer processors.
 var (
 	ErrDiskFull   = errors.New("the disk is full")
