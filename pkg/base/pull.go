@@ -196,12 +196,30 @@ func mismatch(h v1.Hash, err error) error {
 
 func dirName(h v1.Hash) string { return h.Algorithm + "-" + h.Hex }
 
+// whole says whether the layout dir has all of the image, and marks it as used
+// just now: what is long unused may be removed, file by file.
+func (d described) whole(dir string) bool {
+	if !isLayout(dir) {
+		return false
+	}
+	now := time.Now()
+	for _, l := range append([]v1.Descriptor{d.manifest.Config}, d.manifest.Layers...) {
+		p := filepath.Join(dir, blobPath(l.Digest))
+		if st, err := os.Stat(p); err != nil || (l.Size > 0 && st.Size() != l.Size) {
+			return false
+		}
+		_ = os.Chtimes(p, now, now)
+	}
+	return true
+}
+
 // pull fetches the image d, unless it is there, into a folder that appears
 // whole or not at all. One process fetches at a time; what a killed one had
-// whole is used again.
+// whole is used again, and so is what is left of an image of which files
+// were removed.
 func (s *Store) pull(ctx context.Context, repo name.Repository, d described) (layoutDir, error) {
 	dir := filepath.Join(s.opt.Dir, dirName(d.digest))
-	if isLayout(dir) {
+	if d.whole(dir) {
 		return layoutDir(dir), nil
 	}
 	if s.opt.Offline {
@@ -219,13 +237,18 @@ func (s *Store) pull(ctx context.Context, repo name.Repository, d described) (la
 		return "", err
 	}
 	defer lock.Release()
-	if isLayout(dir) {
+	if d.whole(dir) {
 		return layoutDir(dir), nil
+	}
+	if err := os.Rename(dir, part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.RemoveAll(dir); err != nil { // both are there: a process was killed between
+			return "", fmt.Errorf("mending it: %w", err)
+		}
 	}
 	if err := s.fill(ctx, repo, d, part); err != nil {
 		return "", errCtx(ctx, full(s.opt.Dir, err))
 	}
-	if err := os.Rename(part, dir); err != nil && !isLayout(dir) {
+	if err := os.Rename(part, dir); err != nil && !d.whole(dir) {
 		return "", fmt.Errorf("keeping it: %w", err)
 	}
 	return layoutDir(dir), nil
@@ -303,17 +326,21 @@ func save(path string, r io.Reader) error {
 // layer brings one layer to path: from an earlier try, from another image that
 // has it too, or from the registry.
 func (s *Store) layer(ctx context.Context, repo name.Repository, l v1.Descriptor, path string) error {
-	if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
+	if st, err := os.Stat(path); err == nil && (l.Size <= 0 || st.Size() == l.Size) {
 		return nil
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if there, err := filepath.Glob(filepath.Join(s.opt.Dir, "*", blobPath(l.Digest))); err == nil && len(there) > 0 {
-		if os.Link(there[0], path) == nil {
+	there, err := filepath.Glob(filepath.Join(s.opt.Dir, "*", blobPath(l.Digest)))
+	if err != nil {
+		return err
+	}
+	for _, p := range there {
+		if st, err := os.Stat(p); err == nil && st.Size() == l.Size && os.Link(p, path) == nil {
 			return nil
 		}
 	}
-	err := s.remote.do(ctx, repo.Registry, func(p *remote.Puller) error {
+	err = s.remote.do(ctx, repo.Registry, func(p *remote.Puller) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		rl, err := p.Layer(ctx, repo.Digest(l.Digest.String()))

@@ -175,6 +175,57 @@ func TestRegistry_SharedLayer(t *testing.T) {
 	}
 }
 
+// An image that lost files is whole again with only these fetched.
+func TestRegistry_Mended(t *testing.T) {
+	reg := serve(t)
+	ref := reg.push("image:1", image(t, amd64, "x"))
+	for name, harm := range map[string]func(dir, blob string) error{
+		"a layer is gone":      func(_, blob string) error { return os.Remove(blob) },
+		"a layer is short":     func(_, blob string) error { return os.Truncate(blob, 5) },
+		"the index is gone":    func(dir, _ string) error { return os.Remove(filepath.Join(dir, "index.json")) },
+		"the folder is a husk": func(dir, _ string) error { return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755)) },
+		"a killed mender": func(dir, blob string) error {
+			return errors.Join(os.Remove(blob), os.MkdirAll(filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir), "blobs"), 0o755))
+		},
+	} {
+		cache := t.TempDir()
+		s := quick(Options{Dir: cache})
+		b := resolve(t, s, ref, amd64)
+		layers, err := s.Layers(t.Context(), b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(cache, strings.Replace(b.Digest, ":", "-", 1))
+		if err := harm(dir, filepath.Join(dir, blobPath(layerDigest(t, reg, ref)))); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := contents(t, quick(Options{Dir: cache}), resolve(t, quick(Options{Dir: cache}), ref, amd64)); got != whole || err != nil || len(layers) != 2 {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+		if left, _ := filepath.Glob(filepath.Join(cache, ".*")); len(left) > 0 {
+			t.Errorf("%s: left behind: %v", name, left)
+		}
+	}
+}
+
+// layerDigest is the last layer of an image.
+func layerDigest(t *testing.T, reg *server, ref string) v1.Hash {
+	t.Helper()
+	r, err := name.ParseReference(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := remote.Image(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := img.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Layers[len(m.Layers)-1].Digest
+}
+
 func TestRegistry_Platforms(t *testing.T) {
 	reg := serve(t)
 	both := reg.push("both:1", index(t, map[string]v1.Image{"linux/amd64": image(t, amd64, "x"), "linux/arm64": image(t, arm64, "y")}))

@@ -24,7 +24,7 @@ type PackOptions struct {
 	Time       *time.Time // of everything in the squashfs; nil: the files' own
 }
 
-// What a failed Pack can be told by, with errors.Is. A Pack that was killed
+// What a failed Pack or Write can be told by, with errors.Is. A Pack that was killed
 // (by the kernel, for want of memory) may work with fewer processors.
 var (
 	ErrDiskFull   = errors.New("the disk is full")
@@ -69,8 +69,9 @@ func pack(ctx context.Context, root, out string, o PackOptions, compression stri
 	return packError(err, text.String())
 }
 
-// packArgs is the command line after the program's name. It is in the form
-// that mksquashfs 4.3 (RHEL 8) knows, as long as Time is not set.
+// packArgs is the command line after the program's name, for mksquashfs 4.5.1
+// as of Debian 12. Without -exit-on-error it would leave out what it cannot
+// read, and say so on stderr only.
 func packArgs(root, out string, o PackOptions, compression string) []string {
 	args := []string{root, out, "-noappend", "-all-root", "-no-xattrs", "-no-progress", "-exit-on-error", "-comp", compression}
 	switch compression {
@@ -131,7 +132,7 @@ func why(text string) string {
 	var last string
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
-		for _, mark := range []string{"FATAL ERROR", "ERROR", "Write failed", "failed", "not supported", "Cannot", "Could not"} {
+		for _, mark := range []string{"FATAL ERROR", "ERROR", "failed", "Failed", "not supported", "Cannot", "Could not"} {
 			if strings.Contains(line, mark) {
 				return strings.TrimSpace(strings.TrimPrefix(strings.TrimPrefix(line, "FATAL "), "ERROR:"))
 			}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"fence/pkg/internal/sandboxtest"
 )
 
 func TestPackArgs(t *testing.T) {
@@ -136,4 +138,25 @@ func TestPack_Errors(t *testing.T) {
 	if err := Pack(ctx, t.TempDir(), out, PackOptions{Program: old}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
+}
+
+// A file that cannot be read is not left out in silence.
+func TestPack_Unreadable(t *testing.T) {
+	needPacker(t)
+	sandboxtest.Run(t, func(t *testing.T) {
+		root, out := t.TempDir(), filepath.Join(t.TempDir(), "out")
+		plant(t, root, map[string]string{"a": "x", "closed": "x"})
+		if err := Pack(t.Context(), root, out, PackOptions{Processors: 1, MemMiB: 64}); err != nil {
+			t.Fatalf("the control: %v", err)
+		}
+		if err := os.Chmod(filepath.Join(root, "closed"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := Pack(t.Context(), root, out, PackOptions{Processors: 1, MemMiB: 64}); err == nil || !strings.Contains(err.Error(), "closed") {
+			t.Errorf("%v", err)
+		}
+		if _, err := os.Lstat(out); err == nil {
+			t.Error("a half file stayed")
+		}
+	})
 }

@@ -16,6 +16,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/apptainer/sif/v2/pkg/sif"
@@ -84,7 +85,10 @@ func Write(path, squashfs string, meta Meta) error {
 			sif.OptCreateWithDescriptors(append(objects, part)...), sif.OptCreateWithCloseOnUnload(false))
 		return err
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("writing the image %s: %w", path, ErrDiskFull)
+	case err != nil:
 		return fmt.Errorf("writing the image %s: %w", path, err)
 	}
 	return nil
