@@ -19,6 +19,7 @@
 //	config      the configuration, as Canonical writes it
 //	error       instead of both: a regular expression that our error matches,
 //	            then lines that begin with # and are BuildKit's own words
+//	differs     why ours is not the same, one line; written by a person
 //
 // A case has the images base, base2 and bare (see Bases) besides scratch.
 //

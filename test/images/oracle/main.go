@@ -140,28 +140,9 @@ func (o *oracle) one(ctx context.Context, file string) error {
 		return fmt.Errorf("case %s: %w", name, err)
 	}
 	archive := txtar.Parse(data)
-	var files []txtar.File
-	for _, f := range archive.Files {
-		switch f.Name {
-		case "want", "config":
-			continue
-		case "error":
-			if found.failure == "" {
-				return fmt.Errorf("case %s: has an error, and builds", name)
-			}
-			first, _, _ := strings.Cut(string(f.Data), "\n")
-			f.Data = []byte(first + "\n" + found.failure)
-		}
-		files = append(files, f)
+	if archive.Files, err = found.into(archive.Files); err != nil {
+		return fmt.Errorf("case %s: %w", name, err)
 	}
-	if found.failure == "" {
-		files = append(files,
-			txtar.File{Name: "want", Data: []byte(found.want)},
-			txtar.File{Name: "config", Data: []byte(found.config)})
-	} else if c.Error == nil {
-		return fmt.Errorf("case %s does not build; if that is meant, write error:\n%s", name, found.failure)
-	}
-	archive.Files = files
 	fresh := txtar.Format(archive)
 	if bytes.Equal(fresh, data) {
 		return nil
@@ -175,6 +156,45 @@ func (o *oracle) one(ctx context.Context, file string) error {
 type measured struct {
 	want, config string
 	failure      string // lines of BuildKit's words, each with a # before it
+}
+
+// into puts what was found into the files of a case, in the place where it
+// was, or at the end.
+func (m measured) into(files []txtar.File) ([]txtar.File, error) {
+	found := map[string]string{"want": m.want, "config": m.config}
+	if m.failure != "" {
+		clear(found)
+	}
+	var fresh []txtar.File
+	expected := false
+	for _, f := range files {
+		switch f.Name {
+		case "want", "config":
+			text, ok := found[f.Name]
+			if !ok {
+				continue
+			}
+			f.Data = []byte(text)
+			delete(found, f.Name)
+		case "error":
+			if m.failure == "" {
+				return nil, errors.New("it has an error, and builds")
+			}
+			expected = true
+			first, _, _ := strings.Cut(string(f.Data), "\n")
+			f.Data = []byte(first + "\n" + m.failure)
+		}
+		fresh = append(fresh, f)
+	}
+	if m.failure != "" && !expected {
+		return nil, fmt.Errorf("it does not build; if that is meant, write error:\n%s", m.failure)
+	}
+	for _, name := range []string{"want", "config"} {
+		if text, ok := found[name]; ok {
+			fresh = append(fresh, txtar.File{Name: name, Data: []byte(text)})
+		}
+	}
+	return fresh, nil
 }
 
 func (o *oracle) measure(ctx context.Context, c images.Case) (measured, error) {
