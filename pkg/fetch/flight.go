@@ -166,7 +166,7 @@ func (p *Proxy) fly(ctx context.Context, fl *flight) error {
 // asked for the rest, and keeps what turns out right.
 func (p *Proxy) receive(ctx context.Context, fl *flight, resp **http.Response) (err error) {
 	w, first := fl.want, *resp
-	if !framed(first) && w.digest == (digest{}) {
+	if !framed(first) && w.digest.IsNone() {
 		return errors.New("upstream sends a body of unknown length, whose end could not be told from a broken connection")
 	}
 	if first.ContentLength > w.max {
@@ -179,8 +179,8 @@ func (p *Proxy) receive(ctx context.Context, fl *flight, resp **http.Response) (
 	defer func() { os.Remove(file.Name()) }() // kept is renamed
 	fl.sha256 = sha256.New()
 	fl.check = fl.sha256
-	if w.digest != (digest{}) && w.digest.algo != "sha256" {
-		fl.check = w.digest.hash()
+	if !w.digest.IsNone() && w.digest.Algo() != "sha256" {
+		fl.check = w.digest.Hash()
 	}
 	header := pick(first.Header)
 	if w.page {
@@ -206,8 +206,8 @@ func (p *Proxy) receive(ctx context.Context, fl *flight, resp **http.Response) (
 	if fl.length >= 0 && fl.size != fl.length {
 		return fmt.Errorf("upstream sent %d bytes of %d", fl.size, fl.length)
 	}
-	if got := fl.check.Sum(nil); !w.digest.is(got) {
-		return fmt.Errorf("upstream sends something else than its index says: %s:%x, not %s", w.digest.algo, got, w.digest)
+	if got := fl.check.Sum(nil); !w.digest.Is(got) {
+		return fmt.Errorf("upstream sends something else than its index says: %s:%x, not %s", w.digest.Algo(), got, w.digest)
 	}
 	if !mayKeep(w, first) {
 		return nil
@@ -231,7 +231,7 @@ func (p *Proxy) rest(ctx context.Context, fl *flight, first *http.Response) (*ht
 		more["If-Range"] = tag
 	case date != "":
 		more["If-Range"] = date
-	case fl.want.digest == (digest{}):
+	case fl.want.digest.IsNone():
 		return nil, errors.New("and gave nothing to know the rest by")
 	}
 	resp, err := p.once(ctx, http.MethodGet, fl.want, more)

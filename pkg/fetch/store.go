@@ -12,6 +12,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"fence/pkg/fetch/index"
 )
 
 // A store is a folder of what has been fetched:
@@ -69,7 +71,7 @@ func (s *store) open(key string) (*entry, *os.File) {
 		return nil, nil
 	}
 	var e entry
-	if json.Unmarshal(data, &e) != nil || e.Key != key || !isHex(e.SHA256, sha256.Size) {
+	if json.Unmarshal(data, &e) != nil || e.Key != key || index.NewDigest("sha256", e.SHA256).IsNone() {
 		return nil, nil
 	}
 	f, err := os.Open(s.blobPath(e.SHA256))
@@ -211,10 +213,4 @@ func Collect(dir string, unused time.Duration, maxBytes int64) (Collected, error
 		done.LeftBytes -= f.size
 	}
 	return done, nil
-}
-
-// isHex reports whether s is n bytes in lower-case hex.
-func isHex(s string, n int) bool {
-	b, err := hex.DecodeString(s)
-	return err == nil && len(b) == n && hex.EncodeToString(b) == s
 }
