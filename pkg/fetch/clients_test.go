@@ -166,6 +166,34 @@ func TestApt(t *testing.T) {
 	}
 }
 
+// TestAptBelievesItsArchives is why builds share no folder: of a package that
+// lies there apt looks at the size alone.
+func TestAptBelievesItsArchives(t *testing.T) {
+	repository, pkg := aptRepository(t)
+	w := newWorld(t)
+	w.serve("deb.test", func(rw http.ResponseWriter, r *http.Request) {
+		http.ServeFile(rw, r, filepath.Join(repository, filepath.Clean(r.URL.Path)))
+	})
+	good, err := os.ReadFile(filepath.Join(repository, pkg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, planted := range map[string][]byte{"the same size": bytes.ToUpper(good), "another size": append([]byte("x"), good...)} {
+		apt := aptBuild(t, w)
+		archive := filepath.Join(filepath.Dir(apt().Dir), "cache/archives", filepath.Base(pkg))
+		write(t, archive, string(planted))
+		run(t, apt("update"))
+		run(t, apt("install", "-y", "--download-only", "hello-fence"))
+		got, err := os.ReadFile(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if believed := bytes.Equal(got, planted); believed != (name == "the same size") || (!believed && !bytes.Equal(got, good)) {
+			t.Errorf("a planted package of %s: believed: %v", name, believed)
+		}
+	}
+}
+
 func TestPip(t *testing.T) {
 	var wheel bytes.Buffer
 	z := zip.NewWriter(&wheel)

@@ -56,27 +56,41 @@ func (p *Proxy) mirror(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// page is the text that w names. With anyAge a cached one will do that is not
-// fresh any more.
-func (p *Proxy) page(ctx context.Context, w want, anyAge bool) (text []byte, header map[string]string, err error) {
-	if anyAge {
-		if e, f := p.store.open(w.key); e != nil {
-			defer f.Close()
-			text, err := io.ReadAll(io.LimitReader(f, w.max))
-			return text, e.Header, err
+// page calls use with the text that w names. With anyAge a cached one will do
+// that is not fresh any more. Few are used at a time: they may be large.
+func (p *Proxy) page(ctx context.Context, w want, anyAge bool, use func(text []byte, header map[string]string) error) error {
+	var from io.Reader
+	var header map[string]string
+	if e, f := p.store.open(w.key); anyAge && e != nil {
+		defer f.Close()
+		from, header = io.LimitReader(f, w.max), e.Header
+	} else {
+		if f != nil {
+			f.Close()
 		}
+		host := hostOf(w.url)
+		p.count(host, func(c *Count) { c.Requests++ })
+		fl, first, leave := p.join(w)
+		defer leave()
+		if err := fl.wait(ctx, func() bool { return fl.done }); err != nil {
+			return err
+		}
+		if !first || fl.cached {
+			p.count(host, func(c *Count) { c.Hits++ })
+		}
+		from, header = fl.reader(ctx), fl.header
 	}
-	host := hostOf(w.url)
-	p.count(host, func(c *Count) { c.Requests++ })
-	fl, first, leave := p.join(w)
-	defer leave()
-	if text, err = io.ReadAll(fl.reader(ctx)); err != nil {
-		return nil, nil, err
+	select {
+	case p.pages <- struct{}{}:
+		defer func() { <-p.pages }()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	if !first || fl.cached {
-		p.count(host, func(c *Count) { c.Hits++ })
+	text, err := io.ReadAll(from)
+	if err != nil {
+		return err
 	}
-	return text, fl.header, nil
+	return use(text, header)
 }
 
 // pypiPage serves /TOKEN/pypi/simple/PROJECT/.
@@ -87,20 +101,21 @@ func (p *Proxy) pypiPage(w http.ResponseWriter, r *http.Request, project string)
 	}
 	project = index.Normalize(project)
 	wt := p.simpleWant(project)
-	text, header, err := p.page(r.Context(), wt, false)
-	var page *index.Simple
-	if err == nil {
-		page, err = index.ParseSimple(header[contentLocation], header["Content-Type"], text)
-	}
 	files := "/" + p.token + "/pypi/files/" + project + "/"
-	switch {
-	case err != nil:
-		p.fail(w, wt, err)
-	case page.IsJSON() && strings.Contains(r.Header.Get("Accept"), index.SimpleJSON):
-		p.write(w, r, wt, index.SimpleJSON, page.JSON(files))
-	default:
-		p.write(w, r, wt, "text/html; charset=utf-8", page.HTML(files))
-	}
+	kind, made := "text/html; charset=utf-8", []byte(nil)
+	err := p.page(r.Context(), wt, false, func(text []byte, header map[string]string) error {
+		page, err := index.ParseSimple(header[contentLocation], header["Content-Type"], text)
+		switch {
+		case err != nil:
+			return err
+		case page.IsJSON() && strings.Contains(r.Header.Get("Accept"), index.SimpleJSON):
+			kind, made = index.SimpleJSON, page.JSON(files)
+		default:
+			made = page.HTML(files)
+		}
+		return nil
+	})
+	p.write(w, r, wt, kind, made, err)
 }
 
 // pypiFile serves /TOKEN/pypi/files/PROJECT/FILE.
@@ -139,15 +154,14 @@ func (p *Proxy) npmPath(w http.ResponseWriter, r *http.Request, path string) {
 		})
 		return
 	}
-	text, header, err := p.page(r.Context(), wt, false)
-	if err == nil {
-		text, err = index.RewritePackument(text, "http://"+p.Addr()+"/"+p.token+"/npm/", name)
-	}
-	if err != nil {
-		p.fail(w, wt, err)
-		return
-	}
-	p.write(w, r, wt, header["Content-Type"], text)
+	var kind string
+	var made []byte
+	err := p.page(r.Context(), wt, false, func(text []byte, header map[string]string) (err error) {
+		kind = header["Content-Type"]
+		made, err = index.RewritePackument(text, "http://"+p.Addr()+"/"+p.token+"/npm/", name)
+		return err
+	})
+	p.write(w, r, wt, kind, made, err)
 }
 
 // packumentWant is all that the registry says of a package; short is what
@@ -166,12 +180,17 @@ func (p *Proxy) packumentWant(name string, short bool) want {
 // shown, and then in a fresh one.
 func (p *Proxy) file(w http.ResponseWriter, r *http.Request, up upstream, page want, find func(text []byte, header map[string]string) (index.Source, bool)) {
 	for _, anyAge := range []bool{true, false} {
-		text, header, err := p.page(r.Context(), page, anyAge)
-		if err != nil {
+		var src index.Source
+		var ok bool
+		err := p.page(r.Context(), page, anyAge, func(text []byte, header map[string]string) error {
+			src, ok = find(text, header)
+			return nil
+		})
+		switch {
+		case err != nil:
 			p.fail(w, page, err)
 			return
-		}
-		if src, ok := find(text, header); ok {
+		case ok:
 			p.serve(w, r, fileWant(up, src))
 			return
 		}
@@ -189,8 +208,12 @@ func fileWant(up upstream, src index.Source) want {
 	return w
 }
 
-// write answers with a page that was made here.
-func (p *Proxy) write(w http.ResponseWriter, r *http.Request, wt want, contentType string, text []byte) {
+// write answers with a page that was made here of wt's, or why it was not.
+func (p *Proxy) write(w http.ResponseWriter, r *http.Request, wt want, contentType string, text []byte, err error) {
+	if err != nil {
+		p.fail(w, wt, err)
+		return
+	}
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", fmt.Sprint(len(text)))
 	if r.Method != http.MethodHead {

@@ -189,7 +189,7 @@ func serveWhole(w http.ResponseWriter, r *http.Request, header map[string]string
 func (p *Proxy) head(w http.ResponseWriter, r *http.Request, wt want) {
 	if e, f := p.store.open(wt.key); e != nil {
 		defer f.Close()
-		if p.now().Sub(e.Checked) < wt.fresh {
+		if p.isFresh(e, wt) {
 			p.count(hostOf(wt.url), func(c *Count) { c.Hits++ })
 			serveWhole(w, r, e.Header, f)
 			return

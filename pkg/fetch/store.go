@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -151,6 +152,26 @@ func (s *store) put(e *entry) error {
 		os.Remove(f.Name())
 	}
 	return err
+}
+
+// diskError says that the cache cannot be written, without its path: builds
+// may read it.
+type diskError struct{ error }
+
+func (d *diskError) Unwrap() error { return d.error }
+
+func onDisk(err error) error {
+	var path *fs.PathError
+	var link *os.LinkError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &path):
+		err = path.Err
+	case errors.As(err, &link):
+		err = link.Err
+	}
+	return &diskError{fmt.Errorf("writing to the download cache: %w; sifbuild gc makes room", err)}
 }
 
 func (s *store) temp() (*os.File, error) { return os.CreateTemp(filepath.Join(s.dir, "tmp"), "") }

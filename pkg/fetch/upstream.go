@@ -38,7 +38,7 @@ const (
 
 	tries     = 3                // of a request that is answered 429 or 503
 	patience  = 30 * time.Second // without a byte from upstream
-	longest   = time.Minute      // that a Retry-After is obeyed here; a longer one is the client's matter
+	longest   = 15 * time.Second // that a Retry-After is obeyed here; a longer one is for the client, who would give up
 	userAgent = "fence-fetch"    // the client's own says which image is built
 )
 
