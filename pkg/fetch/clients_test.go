@@ -11,12 +11,14 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"fence/pkg/fetch/index"
 	"fence/test/bed"
 )
 
@@ -164,6 +166,34 @@ func TestApt(t *testing.T) {
 	}
 }
 
+// TestAptBelievesItsArchives is why builds share no folder: of a package that
+// lies there apt looks at the size alone.
+func TestAptBelievesItsArchives(t *testing.T) {
+	repository, pkg := aptRepository(t)
+	w := newWorld(t)
+	w.serve("deb.test", func(rw http.ResponseWriter, r *http.Request) {
+		http.ServeFile(rw, r, filepath.Join(repository, filepath.Clean(r.URL.Path)))
+	})
+	good, err := os.ReadFile(filepath.Join(repository, pkg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, planted := range map[string][]byte{"the same size": bytes.ToUpper(good), "another size": append([]byte("x"), good...)} {
+		apt := aptBuild(t, w)
+		archive := filepath.Join(filepath.Dir(apt().Dir), "cache/archives", filepath.Base(pkg))
+		write(t, archive, string(planted))
+		run(t, apt("update"))
+		run(t, apt("install", "-y", "--download-only", "hello-fence"))
+		got, err := os.ReadFile(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if believed := bytes.Equal(got, planted); believed != (name == "the same size") || (!believed && !bytes.Equal(got, good)) {
+			t.Errorf("a planted package of %s: believed: %v", name, believed)
+		}
+	}
+}
+
 func TestPip(t *testing.T) {
 	var wheel bytes.Buffer
 	z := zip.NewWriter(&wheel)
@@ -195,7 +225,7 @@ func TestPip(t *testing.T) {
 	})
 	for _, c := range []struct{ kind, page string }{
 		{"text/html", `<a href="http://files.test/x/` + file + `#sha256=` + sum + `" data-requires-python="&gt;=3">` + file + `</a>`},
-		{simpleJSON, `{"meta":{"api-version":"1.0"},"name":"fence-hello","files":[{"filename":"` + file + `","url":"http://files.test/x/` + file + `","hashes":{"sha256":"` + sum + `"}}]}`},
+		{index.SimpleJSON, `{"meta":{"api-version":"1.0"},"name":"fence-hello","files":[{"filename":"` + file + `","url":"http://files.test/x/` + file + `","hashes":{"sha256":"` + sum + `"}}]}`},
 	} {
 		page, kind = c.page, c.kind
 		w.later(time.Hour)
@@ -238,10 +268,10 @@ func TestNpm(t *testing.T) {
 	packuments := map[string]string{}
 	for _, name := range []string{"fence-hello", "@fence/hello"} {
 		tgz, integrity := npmTarball(t, name)
-		path := "/" + name + "/-/" + unscoped(name) + "-1.0.0.tgz"
-		tarballs[path] = tgz
-		packuments["/"+name] = fmt.Sprintf(`{"name":%[1]q,"dist-tags":{"latest":"1.0.0"},"versions":{"1.0.0":{"name":%[1]q,"version":"1.0.0","dist":{"tarball":"http://npm.test%[2]s","integrity":%[3]q}}}}`, name, path, integrity)
-		lock += fmt.Sprintf(`,"node_modules/%s":{"version":"1.0.0","resolved":"https://registry.npmjs.org%s","integrity":%q}`, name, path, integrity)
+		at := "/" + name + "/-/" + path.Base(name) + "-1.0.0.tgz"
+		tarballs[at] = tgz
+		packuments["/"+name] = fmt.Sprintf(`{"name":%[1]q,"dist-tags":{"latest":"1.0.0"},"versions":{"1.0.0":{"name":%[1]q,"version":"1.0.0","dist":{"tarball":"http://npm.test%[2]s","integrity":%[3]q}}}}`, name, at, integrity)
+		lock += fmt.Sprintf(`,"node_modules/%s":{"version":"1.0.0","resolved":"https://registry.npmjs.org%s","integrity":%q}`, name, at, integrity)
 	}
 	w.serve("npm.test", func(rw http.ResponseWriter, r *http.Request) {
 		if tgz := tarballs[r.URL.Path]; tgz != nil {

@@ -56,6 +56,7 @@ type Proxy struct {
 	server    *http.Server
 	through   *httputil.ReverseProxy
 
+	pages    chan struct{} // one for each page that is read and made
 	now      func() time.Time
 	sleep    func(context.Context, time.Duration) error
 	patience time.Duration
@@ -81,7 +82,7 @@ type upstream struct {
 func New(o Options) (*Proxy, error) {
 	p := &Proxy{
 		log: o.Log, transport: o.Transport, site: httpproxy.FromEnvironment().ProxyFunc(),
-		token: rand.Text(), now: time.Now, sleep: sleep, patience: patience, isOwn: isOwn,
+		token: rand.Text(), pages: make(chan struct{}, 4), now: time.Now, sleep: sleep, patience: patience, isOwn: isOwn,
 		flights: map[string]*flight{}, hosts: map[string]*Count{}, own: map[string]bool{},
 	}
 	var err error

@@ -120,7 +120,7 @@ func (p *Proxy) forget(fl *flight) {
 func (p *Proxy) fly(ctx context.Context, fl *flight) error {
 	w := fl.want
 	old, file := p.store.open(w.key)
-	if old != nil && p.now().Sub(old.Checked) < w.fresh {
+	if old != nil && p.isFresh(old, w) {
 		fl.begin(old.Header, old.Size, file, true)
 		return nil
 	}
@@ -150,7 +150,7 @@ func (p *Proxy) fly(ctx context.Context, fl *flight) error {
 	case old != nil && resp.StatusCode == http.StatusNotModified:
 		old.Checked = p.now()
 		if err := p.store.put(old); err != nil {
-			return fmt.Errorf("writing to the download cache: %w", err)
+			p.log.Warn("the cached file is used, and will be asked for again", "url", show(w.url), "error", err)
 		}
 	case resp.StatusCode != http.StatusOK:
 		data, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
@@ -162,11 +162,14 @@ func (p *Proxy) fly(ctx context.Context, fl *flight) error {
 	return nil
 }
 
+// isFresh reports whether e need not be asked for again. Nodes' clocks differ.
+func (p *Proxy) isFresh(e *entry, w want) bool { return p.now().Sub(e.Checked).Abs() < w.fresh }
+
 // receive takes the body of *resp, which it replaces when upstream has to be
 // asked for the rest, and keeps what turns out right.
-func (p *Proxy) receive(ctx context.Context, fl *flight, resp **http.Response) (err error) {
+func (p *Proxy) receive(ctx context.Context, fl *flight, resp **http.Response) error {
 	w, first := fl.want, *resp
-	if !framed(first) && w.digest == (digest{}) {
+	if !framed(first) && w.digest.IsNone() {
 		return errors.New("upstream sends a body of unknown length, whose end could not be told from a broken connection")
 	}
 	if first.ContentLength > w.max {
@@ -174,13 +177,18 @@ func (p *Proxy) receive(ctx context.Context, fl *flight, resp **http.Response) (
 	}
 	file, err := p.store.temp()
 	if err != nil {
-		return fmt.Errorf("writing to the download cache: %w", err)
+		return onDisk(err)
 	}
-	defer func() { os.Remove(file.Name()) }() // kept is renamed
+	kept := false // and with that renamed
+	defer func() {
+		if !kept {
+			os.Remove(file.Name())
+		}
+	}()
 	fl.sha256 = sha256.New()
 	fl.check = fl.sha256
-	if w.digest != (digest{}) && w.digest.algo != "sha256" {
-		fl.check = w.digest.hash()
+	if !w.digest.IsNone() && w.digest.Algo() != "sha256" {
+		fl.check = w.digest.Hash()
 	}
 	header := pick(first.Header)
 	if w.page {
@@ -192,7 +200,7 @@ func (p *Proxy) receive(ctx context.Context, fl *flight, resp **http.Response) (
 		if err == nil {
 			break
 		}
-		var disk *os.PathError
+		var disk *diskError
 		if again || ctx.Err() != nil || errors.As(err, &disk) || errors.Is(err, errTooLong) {
 			return err
 		}
@@ -206,18 +214,17 @@ func (p *Proxy) receive(ctx context.Context, fl *flight, resp **http.Response) (
 	if fl.length >= 0 && fl.size != fl.length {
 		return fmt.Errorf("upstream sent %d bytes of %d", fl.size, fl.length)
 	}
-	if got := fl.check.Sum(nil); !w.digest.is(got) {
-		return fmt.Errorf("upstream sends something else than its index says: %s:%x, not %s", w.digest.algo, got, w.digest)
+	if got := fl.check.Sum(nil); !w.digest.Is(got) {
+		return fmt.Errorf("upstream sends something else than its index says: %s:%x, not %s", w.digest.Algo(), got, w.digest)
 	}
 	if !mayKeep(w, first) {
 		return nil
 	}
 	sum := hex.EncodeToString(fl.sha256.Sum(nil))
 	e := &entry{Key: w.key, SHA256: sum, Size: fl.size, Header: fl.header, Checked: p.now()}
-	if err := p.store.keep(file.Name(), e); err != nil {
-		return fmt.Errorf("writing to the download cache: %w", err)
-	}
-	return nil
+	err = p.store.keep(file.Name(), e)
+	kept = err == nil
+	return onDisk(err)
 }
 
 // rest asks upstream to go on where fl's body broke off.
@@ -231,7 +238,7 @@ func (p *Proxy) rest(ctx context.Context, fl *flight, first *http.Response) (*ht
 		more["If-Range"] = tag
 	case date != "":
 		more["If-Range"] = date
-	case fl.want.digest == (digest{}):
+	case fl.want.digest.IsNone():
 		return nil, errors.New("and gave nothing to know the rest by")
 	}
 	resp, err := p.once(ctx, http.MethodGet, fl.want, more)
@@ -258,7 +265,7 @@ func (fl *flight) Write(b []byte) (int, error) {
 		fl.check.Write(b[:n])
 	}
 	fl.change(func() { fl.size += int64(n) })
-	return n, err
+	return n, onDisk(err)
 }
 
 func (fl *flight) begin(header map[string]string, length int64, file *os.File, cached bool) {

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"fence/pkg/fetch/index"
 )
 
 // mirror serves the paths of the https indexes:
@@ -54,70 +56,167 @@ func (p *Proxy) mirror(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// page is the text that w names. With anyAge a cached one will do that is not
-// fresh any more.
-func (p *Proxy) page(ctx context.Context, w want, anyAge bool) (text []byte, header map[string]string, err error) {
-	if anyAge {
-		if e, f := p.store.open(w.key); e != nil {
-			defer f.Close()
-			text, err := io.ReadAll(io.LimitReader(f, w.max))
-			return text, e.Header, err
+// page calls use with the text that w names. With anyAge a cached one will do
+// that is not fresh any more. Few are used at a time: they may be large.
+func (p *Proxy) page(ctx context.Context, w want, anyAge bool, use func(text []byte, header map[string]string) error) error {
+	var from io.Reader
+	var header map[string]string
+	if e, f := p.store.open(w.key); anyAge && e != nil {
+		defer f.Close()
+		from, header = io.LimitReader(f, w.max), e.Header
+	} else {
+		if f != nil {
+			f.Close()
 		}
+		host := hostOf(w.url)
+		p.count(host, func(c *Count) { c.Requests++ })
+		fl, first, leave := p.join(w)
+		defer leave()
+		if err := fl.wait(ctx, func() bool { return fl.done }); err != nil {
+			return err
+		}
+		if !first || fl.cached {
+			p.count(host, func(c *Count) { c.Hits++ })
+		}
+		from, header = fl.reader(ctx), fl.header
 	}
-	host := hostOf(w.url)
-	p.count(host, func(c *Count) { c.Requests++ })
-	fl, first, leave := p.join(w)
-	defer leave()
-	if text, err = io.ReadAll(fl.reader(ctx)); err != nil {
-		return nil, nil, err
+	select {
+	case p.pages <- struct{}{}:
+		defer func() { <-p.pages }()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	if !first || fl.cached {
-		p.count(host, func(c *Count) { c.Hits++ })
+	text, err := io.ReadAll(from)
+	if err != nil {
+		return err
 	}
-	return text, fl.header, nil
+	return use(text, header)
 }
 
-// lookUp finds what find looks for in the cached page of whatever age, which
-// is at least as new as the one that the client was shown, or in a fresh one.
-func (p *Proxy) lookUp(ctx context.Context, w want, find func(text []byte, header map[string]string) (want, bool)) (found want, ok bool, err error) {
-	for _, anyAge := range []bool{true, false} {
-		text, header, err := p.page(ctx, w, anyAge)
-		if err != nil {
-			return want{}, false, err
+// pypiPage serves /TOKEN/pypi/simple/PROJECT/.
+func (p *Proxy) pypiPage(w http.ResponseWriter, r *http.Request, project string) {
+	if !index.IsProject(project) {
+		http.NotFound(w, r)
+		return
+	}
+	project = index.Normalize(project)
+	wt := p.simpleWant(project)
+	files := "/" + p.token + "/pypi/files/" + project + "/"
+	kind, made := "text/html; charset=utf-8", []byte(nil)
+	err := p.page(r.Context(), wt, false, func(text []byte, header map[string]string) error {
+		page, err := index.ParseSimple(header[contentLocation], header["Content-Type"], text)
+		switch {
+		case err != nil:
+			return err
+		case page.IsJSON() && strings.Contains(r.Header.Get("Accept"), index.SimpleJSON):
+			kind, made = index.SimpleJSON, page.JSON(files)
+		default:
+			made = page.HTML(files)
 		}
-		if found, ok := find(text, header); ok {
-			return found, true, nil
+		return nil
+	})
+	p.write(w, r, wt, kind, made, err)
+}
+
+// pypiFile serves /TOKEN/pypi/files/PROJECT/FILE.
+func (p *Proxy) pypiFile(w http.ResponseWriter, r *http.Request, project, file string) {
+	if !index.IsProject(project) || !index.IsFileName(file) {
+		http.NotFound(w, r)
+		return
+	}
+	p.file(w, r, p.pypi, p.simpleWant(project), func(text []byte, header map[string]string) (index.Source, bool) {
+		page, err := index.ParseSimple(header[contentLocation], header["Content-Type"], text)
+		if err != nil {
+			return index.Source{}, false
+		}
+		return page.Find(file)
+	})
+}
+
+func (p *Proxy) simpleWant(project string) want {
+	u := p.pypi.base + "/" + index.Normalize(project) + "/"
+	return want{key: "simple " + u, url: u, auth: p.pypi.auth, fresh: changeable, max: maxPage, page: true, follow: true,
+		accept: index.SimpleJSON + ", " + index.SimpleHTML + ";q=0.2, text/html;q=0.1"}
+}
+
+// npmPath serves what is behind /TOKEN/npm/. Search, audit and ping are not
+// there: a build does without.
+func (p *Proxy) npmPath(w http.ResponseWriter, r *http.Request, path string) {
+	name, version, ok := index.ParsePath(path)
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	wt := p.packumentWant(name, version != "" || strings.Contains(r.Header.Get("Accept"), index.Corgi))
+	if version != "" {
+		p.file(w, r, p.npm, wt, func(text []byte, header map[string]string) (index.Source, bool) {
+			return index.FindTarball(header[contentLocation], text, version)
+		})
+		return
+	}
+	var kind string
+	var made []byte
+	err := p.page(r.Context(), wt, false, func(text []byte, header map[string]string) (err error) {
+		kind = header["Content-Type"]
+		made, err = index.RewritePackument(text, "http://"+p.Addr()+"/"+p.token+"/npm/", name)
+		return err
+	})
+	p.write(w, r, wt, kind, made, err)
+}
+
+// packumentWant is all that the registry says of a package; short is what
+// installing needs of it.
+func (p *Proxy) packumentWant(name string, short bool) want {
+	u := p.npm.base + "/" + strings.Replace(name, "/", "%2f", 1)
+	w := want{key: "packument " + u, url: u, auth: p.npm.auth, fresh: changeable, max: maxPage, page: true, follow: true, accept: "application/json"}
+	if short {
+		w.key, w.accept = "corgi "+u, index.Corgi+", application/json;q=0.5"
+	}
+	return w
+}
+
+// file serves the file that find finds in the page. It looks in the cached page
+// of whatever age, which is at least as new as the one that the client was
+// shown, and then in a fresh one.
+func (p *Proxy) file(w http.ResponseWriter, r *http.Request, up upstream, page want, find func(text []byte, header map[string]string) (index.Source, bool)) {
+	for _, anyAge := range []bool{true, false} {
+		var src index.Source
+		var ok bool
+		err := p.page(r.Context(), page, anyAge, func(text []byte, header map[string]string) error {
+			src, ok = find(text, header)
+			return nil
+		})
+		switch {
+		case err != nil:
+			p.fail(w, page, err)
+			return
+		case ok:
+			p.serve(w, r, fileWant(up, src))
+			return
 		}
 	}
-	return want{}, false, nil
+	http.Error(w, "the index names no such file", http.StatusNotFound)
 }
 
 // fileWant is a file that an index names: compared with the index's digest,
 // and without one asked for again like a page.
-func fileWant(up upstream, url string, d digest) want {
-	w := want{key: "file " + d.String() + " " + url, url: url, auth: up.authFor(url), digest: d, fresh: changeable, max: maxFile, follow: true}
-	if d != (digest{}) {
+func fileWant(up upstream, src index.Source) want {
+	w := want{key: "file " + src.Digest.String() + " " + src.URL, url: src.URL, auth: up.authFor(src.URL), digest: src.Digest, fresh: changeable, max: maxFile, follow: true}
+	if !src.Digest.IsNone() {
 		w.fresh = verified
 	}
 	return w
 }
 
-// link resolves a file's URL in the page base. Without a digest a file of an
-// https page must be of https too.
-func link(base *url.URL, ref string, d digest) (*url.URL, bool) {
-	u, err := base.Parse(ref)
-	if err != nil || u.Host == "" || u.User != nil {
-		return nil, false
+// write answers with a page that was made here of wt's, or why it was not.
+func (p *Proxy) write(w http.ResponseWriter, r *http.Request, wt want, contentType string, text []byte, err error) {
+	if err != nil {
+		p.fail(w, wt, err)
+		return
 	}
-	safe := u.Scheme == "https" || (u.Scheme == "http" && (base.Scheme == "http" || d != (digest{})))
-	return u, safe
-}
-
-// write answers with a page that was made here.
-func (p *Proxy) write(w http.ResponseWriter, r *http.Request, host, contentType string, text []byte) {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", fmt.Sprint(len(text)))
 	if r.Method != http.MethodHead {
-		_, _ = p.counted(w, host).Write(text)
+		_, _ = p.counted(w, hostOf(wt.url)).Write(text)
 	}
 }

@@ -463,6 +463,43 @@ func TestConnect(t *testing.T) {
 	}
 }
 
+// TestTheSitesProxy: upstream is reached as the person's own programs reach it.
+func TestTheSitesProxy(t *testing.T) {
+	asked := ""
+	site := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		asked = r.Method + " " + r.RequestURI + " " + r.Header.Get("Proxy-Authorization")
+		io.WriteString(rw, "from afar")
+	}))
+	defer site.Close()
+	for _, name := range []string{"HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY", "REQUEST_METHOD"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("http_proxy", strings.Replace(site.URL, "http://", "http://me:pw@", 1))
+	p, err := New(Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	p.isOwn = func(context.Context, string) (bool, error) { return false, errors.New("names are the site's matter") }
+	w := &world{t: t, proxy: p}
+	if a := w.get("http://far.test/InRelease"); a.body != "from afar" || asked != "GET http://far.test/InRelease "+basic("me", "pw") {
+		t.Errorf("%q, %q", a.body, asked)
+	}
+}
+
+// TestClocksDiffer: what another node has checked an hour from now is no older
+// than what it has checked an hour ago.
+func TestClocksDiffer(t *testing.T) {
+	w := newWorld(t)
+	w.serve("deb.test", body200("x"))
+	w.get("http://deb.test/InRelease")
+	w.later(-time.Hour)
+	w.get("http://deb.test/InRelease")
+	if n := w.asked("GET http://deb.test/InRelease"); n != 2 {
+		t.Errorf("upstream was asked %d times", n)
+	}
+}
+
 func TestConfigs(t *testing.T) {
 	p := &Proxy{token: "TOKEN", listener: fakeListener{}}
 	for name, c := range map[string]struct{ got, want string }{

@@ -15,6 +15,8 @@ import (
 	"os"
 	"regexp"
 	"strings"
+
+	"fence/pkg/fetch/index"
 )
 
 func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
@@ -94,10 +96,10 @@ func forwardWant(u url.URL) want {
 	u.Host = strings.TrimSuffix(strings.ToLower(u.Host), ":80")
 	w := want{key: "get " + u.String(), url: u.String(), fresh: changeable, max: maxFile}
 	if m := byHash.FindStringSubmatch(u.Path); m != nil {
-		w.digest = newDigest(m[1], m[2])
+		w.digest = index.NewDigest(m[1], m[2])
 	}
 	switch {
-	case w.digest != (digest{}):
+	case !w.digest.IsNone():
 		w.fresh = verified
 	case u.RawQuery == "" && packages.MatchString(u.Path):
 		w.fresh = immutable
@@ -187,7 +189,7 @@ func serveWhole(w http.ResponseWriter, r *http.Request, header map[string]string
 func (p *Proxy) head(w http.ResponseWriter, r *http.Request, wt want) {
 	if e, f := p.store.open(wt.key); e != nil {
 		defer f.Close()
-		if p.now().Sub(e.Checked) < wt.fresh {
+		if p.isFresh(e, wt) {
 			p.count(hostOf(wt.url), func(c *Count) { c.Hits++ })
 			serveWhole(w, r, e.Header, f)
 			return

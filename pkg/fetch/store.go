@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -12,6 +13,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"fence/pkg/fetch/index"
 )
 
 // A store is a folder of what has been fetched:
@@ -69,7 +72,7 @@ func (s *store) open(key string) (*entry, *os.File) {
 		return nil, nil
 	}
 	var e entry
-	if json.Unmarshal(data, &e) != nil || e.Key != key || !isHex(e.SHA256, sha256.Size) {
+	if json.Unmarshal(data, &e) != nil || e.Key != key || index.NewDigest("sha256", e.SHA256).IsNone() {
 		return nil, nil
 	}
 	f, err := os.Open(s.blobPath(e.SHA256))
@@ -151,6 +154,26 @@ func (s *store) put(e *entry) error {
 	return err
 }
 
+// diskError says that the cache cannot be written, without its path: builds
+// may read it.
+type diskError struct{ error }
+
+func (d *diskError) Unwrap() error { return d.error }
+
+func onDisk(err error) error {
+	var path *fs.PathError
+	var link *os.LinkError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &path):
+		err = path.Err
+	case errors.As(err, &link):
+		err = link.Err
+	}
+	return &diskError{fmt.Errorf("writing to the download cache: %w; sifbuild gc makes room", err)}
+}
+
 func (s *store) temp() (*os.File, error) { return os.CreateTemp(filepath.Join(s.dir, "tmp"), "") }
 
 // Collected is what Collect has done.
@@ -211,10 +234,4 @@ func Collect(dir string, unused time.Duration, maxBytes int64) (Collected, error
 		done.LeftBytes -= f.size
 	}
 	return done, nil
-}
-
-// isHex reports whether s is n bytes in lower-case hex.
-func isHex(s string, n int) bool {
-	b, err := hex.DecodeString(s)
-	return err == nil && len(b) == n && hex.EncodeToString(b) == s
 }

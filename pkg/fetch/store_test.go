@@ -87,15 +87,22 @@ func TestOneBodyOfManyURLsIsKeptOnce(t *testing.T) {
 	}
 }
 
-func TestAFullDisk(t *testing.T) {
+// TestACacheThatCannotBeWritten stands for a full disk. What is in the cache is
+// served all the same.
+func TestACacheThatCannotBeWritten(t *testing.T) {
 	dir := t.TempDir()
 	w := newWorldIn(t, dir)
-	w.serve("deb.test", body200("x"))
+	w.serve("deb.test", body200("x", "ETag", `"x"`))
+	w.get("http://deb.test/InRelease")
 	if err := os.RemoveAll(filepath.Join(dir, "tmp")); err != nil {
 		t.Fatal(err)
 	}
-	if a := do(t, w.client(), "GET", deb); a.StatusCode != 502 {
-		t.Errorf("%s", a.Status)
+	a := do(t, w.client(), "GET", deb)
+	w.later(time.Hour)
+	victim(t, w, "http://deb.test/InRelease", "x")
+	want := "sifbuild's download proxy: getting " + deb + ": writing to the download cache: no such file or directory; sifbuild gc makes room\n"
+	if a.StatusCode != 502 || a.body != want {
+		t.Errorf("%s %q", a.Status, a.body)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"fence/pkg/fetch/index"
 )
 
 // A want is one thing to get from upstream.
@@ -19,7 +21,7 @@ type want struct {
 	url    string        // http or https, without credentials
 	accept string        // the Accept header, "" for none
 	auth   *url.Userinfo // the index's own, for URLs at the index's host only
-	digest digest        // what an index says of it
+	digest index.Digest  // what an index says of it
 	fresh  time.Duration // how long the cached body is served without asking upstream
 	max    int64         // a longer body is an error
 	page   bool          // text: may be compressed on its way
@@ -36,7 +38,7 @@ const (
 
 	tries     = 3                // of a request that is answered 429 or 503
 	patience  = 30 * time.Second // without a byte from upstream
-	longest   = time.Minute      // that a Retry-After is obeyed here; a longer one is the client's matter
+	longest   = 15 * time.Second // that a Retry-After is obeyed here; a longer one is for the client, who would give up
 	userAgent = "fence-fetch"    // the client's own says which image is built
 )
 
@@ -186,7 +188,7 @@ func framed(resp *http.Response) bool {
 // package. Vary is of no matter: requests for one key are all the same.
 func mayKeep(w want, resp *http.Response) bool {
 	switch {
-	case w.digest != (digest{}):
+	case !w.digest.IsNone():
 		return true
 	case w.fresh == immutable && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html"):
 		return false

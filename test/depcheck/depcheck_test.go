@@ -44,6 +44,7 @@ var layer = map[string]int{
 	"fence/pkg/base":                 1,
 	"fence/pkg/sif":                  1,
 	"fence/pkg/fetch":                1,
+	"fence/pkg/fetch/index":          0,
 	"fence/pkg/dockerfile":           2,
 	"fence/pkg/check":                2,
 	"fence/pkg/step":                 2,

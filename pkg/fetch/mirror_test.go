@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"fence/pkg/fetch/index"
 )
 
 const (
@@ -34,10 +36,10 @@ func TestPythonPages(t *testing.T) {
 		"<a href=\"/TOKEN/pypi/files/foo-bar/foo-1-py3-none-any.whl#sha256=" + fooSHA256 + "\" data-requires-python=\"&gt;=3.8\" data-yanked=\"broken\"DIST data-core-metadata=\"sha256=" + fooSHA256 + "\">foo-1-py3-none-any.whl</a><br>\n" +
 		"<a href=\"/TOKEN/pypi/files/foo-bar/foo-1.tar.gz\">foo-1.tar.gz</a><br>\n</body></html>\n"
 	for _, c := range []struct{ name, upstream, kind, accept, wantKind string }{
-		{"JSON to JSON", jsonPage, simpleJSON, simpleJSON + ", text/html;q=0.1", simpleJSON},
-		{"JSON to HTML", jsonPage, simpleJSON, "text/html", "text/html; charset=utf-8"},
+		{"JSON to JSON", jsonPage, index.SimpleJSON, index.SimpleJSON + ", text/html;q=0.1", index.SimpleJSON},
+		{"JSON to HTML", jsonPage, index.SimpleJSON, "text/html", "text/html; charset=utf-8"},
 		{"HTML to HTML", htmlPage, "text/html; charset=UTF-8", "text/html", "text/html; charset=utf-8"},
-		{"HTML to JSON", htmlPage, simpleHTML, simpleJSON + ", text/html;q=0.1", "text/html; charset=utf-8"},
+		{"HTML to JSON", htmlPage, index.SimpleHTML, index.SimpleJSON + ", text/html;q=0.1", "text/html; charset=utf-8"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -51,7 +53,7 @@ func TestPythonPages(t *testing.T) {
 				t.Fatalf("upstream was asked %v", w.seen)
 			}
 			body := strings.ReplaceAll(a.body, w.proxy.token, "TOKEN")
-			if c.wantKind == simpleJSON {
+			if c.wantKind == index.SimpleJSON {
 				for _, want := range []string{`"url":"/TOKEN/pypi/files/foo-bar/foo-1-py3-none-any.whl"`, `"upload-time":"2026-01-01T00:00:00Z"`, `"sha256":"` + fooSHA256 + `"`, `"versions":["1"]`, `"size":3`} {
 					if !strings.Contains(body, want) {
 						t.Errorf("%s is not in %s", want, body)
@@ -62,7 +64,7 @@ func TestPythonPages(t *testing.T) {
 				}
 			} else {
 				dist := ""
-				if c.kind == simpleJSON {
+				if c.kind == index.SimpleJSON {
 					dist = ` data-dist-info-metadata="sha256=` + fooSHA256 + `"`
 				}
 				if want := strings.Replace(wantHTML, "DIST", dist, 1); body != want {
@@ -94,7 +96,7 @@ func TestPythonPages(t *testing.T) {
 func TestAPythonFileIsWhatTheIndexSays(t *testing.T) {
 	w := newWorld(t)
 	text := "bar"
-	w.serve("pypi.test", body200(jsonPage, "Content-Type", simpleJSON))
+	w.serve("pypi.test", body200(jsonPage, "Content-Type", index.SimpleJSON))
 	w.serve("files.test", func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, text) })
 	url := w.mirror("/pypi/files/foo/foo-1-py3-none-any.whl")
 	if a := do(t, http.DefaultClient, "GET", url); a.StatusCode == 200 && a.err == nil {
@@ -119,7 +121,7 @@ func TestAnIndexThatChangesItsMind(t *testing.T) {
 			io.WriteString(rw, "foo")
 			return
 		}
-		rw.Header().Set("Content-Type", simpleJSON)
+		rw.Header().Set("Content-Type", index.SimpleJSON)
 		io.WriteString(rw, page)
 	})
 	w.get(w.mirror("/pypi/simple/a/"))
@@ -138,48 +140,6 @@ func TestAnIndexThatChangesItsMind(t *testing.T) {
 	w.later(2 * time.Minute)
 	if a := do(t, http.DefaultClient, "GET", w.mirror("/pypi/files/a/b.whl")); a.StatusCode != 200 && a.StatusCode != 502 {
 		t.Errorf("after it: %s", a.Status)
-	}
-}
-
-func TestLinksOfAPage(t *testing.T) {
-	sum := "#sha256=" + fooSHA256
-	for _, c := range []struct{ base, text, want string }{
-		{"https://i.test/simple/a/", `<a href="a-1.whl">`, "https://i.test/simple/a/a-1.whl"},
-		{"https://i.test/simple/a/", `<a href="//f.test/a-1.whl">`, "https://f.test/a-1.whl"},
-		{"https://i.test/simple/a/", `<A HREF='https://f.test/a-1.whl?sig=1&amp;x=2` + sum + `'>`, "https://f.test/a-1.whl?sig=1&x=2"},
-		{"https://i.test/simple/a/", `<base href="https://f.test/x/"><a href="a-1.whl">`, "https://f.test/x/a-1.whl"},
-		{"https://i.test/simple/a/", `<base href="http://f.test/x/"><a href="a-1.whl">`, "https://i.test/simple/a/a-1.whl"},
-		{"https://i.test/simple/a/", `<a href="http://f.test/a-1.whl">`, ""},
-		{"https://i.test/simple/a/", `<a href="http://f.test/a-1.whl` + sum + `">`, "http://f.test/a-1.whl"},
-		{"http://i.test/simple/a/", `<a href="http://f.test/a-1.whl">`, "http://f.test/a-1.whl"},
-		{"http://i.test/simple/a/", `<a href="http://u:p@f.test/a-1.whl">`, ""},
-		{"http://i.test/simple/a/", `<a href="ftp://f.test/a-1.whl">`, ""},
-		{"http://i.test/simple/a/", `<a href="http:a-1.whl">`, ""},
-		{"http://i.test/simple/a/", `<a href="/x/..">`, ""},
-		{"http://i.test/simple/a/", `<a href="/x%0a">`, ""},
-		{"http://i.test/simple/a/", `<a>`, ""},
-		{"http://i.test/simple/a/", `<!-- <a href="/a-1.whl"> -->`, ""},
-	} {
-		page, err := parseSimple(c.base, "text/html", []byte(c.text))
-		got := ""
-		if err == nil && len(page.files) > 0 {
-			got = page.files[0].url
-		}
-		if err != nil || got != c.want {
-			t.Errorf("%s: %q, %v, want %q", c.text, got, err, c.want)
-		}
-	}
-	for _, c := range []struct{ kind, text, want string }{
-		{"text/plain", "x", `the index answers with "text/plain", not with a page`},
-		{"", "x", `the index answers with ""`},
-		{simpleJSON, "x", "the index's page is no JSON object"},
-		{simpleJSON, "null", "the files of the index's page"},
-		{simpleJSON, `{"files":{}}`, "the files of the index's page"},
-		{"text/html", `<a href="` + strings.Repeat("x", 2<<20) + `">`, "max buffer exceeded"},
-	} {
-		if page, err := parseSimple("http://i.test/", c.kind, []byte(c.text)); err == nil || page != nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s %.20q: %v", c.kind, c.text, err)
-		}
 	}
 }
 
@@ -231,8 +191,8 @@ func TestNpmPackages(t *testing.T) {
 					rw.Header().Set("Content-Type", strings.Split(r.Header.Get("Accept"), ",")[0])
 					io.WriteString(rw, packument(c.dist))
 				})
-				a := w.get(w.mirror("/npm/"+strings.Replace(name, "/", "%2f", 1)), "Accept", corgi+"; q=1.0, application/json; q=0.8")
-				if a.Header.Get("Content-Type") != corgi || w.asked("GET http://npm.test/"+strings.Replace(name, "/", "%2f", 1)) != 1 {
+				a := w.get(w.mirror("/npm/"+strings.Replace(name, "/", "%2f", 1)), "Accept", index.Corgi+"; q=1.0, application/json; q=0.8")
+				if a.Header.Get("Content-Type") != index.Corgi || w.asked("GET http://npm.test/"+strings.Replace(name, "/", "%2f", 1)) != 1 {
 					t.Errorf("%v, %v", a.Header, w.seen)
 				}
 				tarball := regexp.MustCompile(`"tarball":"([^"]*)"`).FindAllStringSubmatch(a.body, -1)
@@ -264,43 +224,6 @@ func TestNpmPackages(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-func TestPackumentsThatAreNone(t *testing.T) {
-	for text, want := range map[string]string{
-		"":                              "no packument: unexpected end",
-		"null":                          "no packument, but null",
-		"[]":                            "no packument: json",
-		`{"versions":[]}`:               "the versions of",
-		`{"name":"unpublished"}`:        "",
-		`{"versions":{"1.0.0":{}}}`:     "",
-		`{"versions":{"1.0.0":null}}`:   "",
-		`{"versions":null,"name":null}`: "",
-	} {
-		_, err := rewritePackument([]byte(text), "http://p/")
-		if (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {
-			t.Errorf("%s: %v", text, err)
-		}
-	}
-}
-
-func TestDigests(t *testing.T) {
-	for s, want := range map[string]string{
-		fooSHA512:                           "sha512:f7fbba6e",
-		"sha1-C+7Hteo/D9vJXQ3UfzxbwnXaijM=": "sha1:0beec7b5",
-		"sha1-C+7Hteo/D9vJXQ3UfzxbwnXaijM= " + fooSHA512 + "?opt": "sha512:f7fbba6e",
-		"sha512-short=": "", "md5-rL0Y20zC+Fzt72VPzMSk2A==": "", "": "", "sha512": "",
-	} {
-		if got := parseIntegrity(s).String(); !strings.HasPrefix(got, want) || (want == "") != (got == "") {
-			t.Errorf("%q: %q, want %q", s, got, want)
-		}
-	}
-	if !newDigest("SHA256", strings.ToUpper(fooSHA256)).is(sum256("foo")) {
-		t.Error("an upper-case digest does not compare")
-	}
-	if newDigest("sha256", fooSHA256).is(sum256("bar")) || newDigest("sha256", "") != (digest{}) {
-		t.Error("a wrong digest compares")
 	}
 }
 

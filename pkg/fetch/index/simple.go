@@ -1,11 +1,10 @@
-package fetch
+package index
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"path"
 	"regexp"
@@ -16,23 +15,25 @@ import (
 	"golang.org/x/net/html"
 )
 
+// Media types of the simple API's pages (PEP 691).
 const (
-	simpleJSON = "application/vnd.pypi.simple.v1+json"
-	simpleHTML = "application/vnd.pypi.simple.v1+html"
+	SimpleJSON = "application/vnd.pypi.simple.v1+json"
+	SimpleHTML = "application/vnd.pypi.simple.v1+html"
 )
 
 // project is what may be one's name (core metadata specification, Name).
 var project = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 
-func isProject(s string) bool { return len(s) <= 200 && project.MatchString(s) }
+// IsProject reports whether s may be a project's name.
+func IsProject(s string) bool { return len(s) <= 200 && project.MatchString(s) }
 
 var runs = regexp.MustCompile(`[-_.]+`)
 
-// normalize is PEP 503's.
-func normalize(name string) string { return strings.ToLower(runs.ReplaceAllString(name, "-")) }
+// Normalize is PEP 503's.
+func Normalize(name string) string { return strings.ToLower(runs.ReplaceAllString(name, "-")) }
 
-// simplePage is a project's page of an index.
-type simplePage struct {
+// Simple is a project's page of an index.
+type Simple struct {
 	files []simpleFile
 	json  object // where upstream's was JSON: all of it but the files
 }
@@ -42,7 +43,7 @@ type simpleFile struct {
 	name     string
 	url      string            // absolute, without the fragment
 	fragment string            // "sha256=..." or ""
-	digest   digest            // the strongest that is known here, if any
+	digest   Digest            // the strongest that is known here, if any
 	metadata string            // of PEP 658: "" for none, "true", "sha256=..."
 	attrs    map[string]string // of HTML pages, as they are passed on: data-requires-python, data-yanked, ...
 	json     object
@@ -51,111 +52,63 @@ type simpleFile struct {
 // passedAttrs are the attributes of a link that pip knows (PEP 503, 592, 658, 714).
 var passedAttrs = []string{"data-requires-python", "data-yanked", "data-dist-info-metadata", "data-core-metadata", "data-gpg-sig"}
 
-func (p *Proxy) simpleWant(name string) want {
-	u := p.pypi.base + "/" + normalize(name) + "/"
-	return want{key: "simple " + u, url: u, auth: p.pypi.auth, fresh: changeable, max: maxPage, page: true, follow: true,
-		accept: simpleJSON + ", " + simpleHTML + ";q=0.2, text/html;q=0.1"}
+// A Source is where a file comes from, and what the index says of it.
+type Source struct {
+	URL    string // http or https, without credentials and a fragment
+	Digest Digest
 }
 
-func (p *Proxy) pypiPage(w http.ResponseWriter, r *http.Request, name string) {
-	if !isProject(name) {
-		http.NotFound(w, r)
-		return
-	}
-	wt := p.simpleWant(name)
-	text, header, err := p.page(r.Context(), wt, false)
-	if err != nil {
-		p.fail(w, wt, err)
-		return
-	}
-	page, err := parseSimple(header[contentLocation], header["Content-Type"], text)
-	if err != nil {
-		p.fail(w, wt, err)
-		return
-	}
-	files := "/" + p.token + "/pypi/files/" + normalize(name) + "/"
-	if page.json != nil && strings.Contains(r.Header.Get("Accept"), simpleJSON) {
-		p.write(w, r, hostOf(wt.url), simpleJSON, page.toJSON(files))
-		return
-	}
-	p.write(w, r, hostOf(wt.url), "text/html; charset=utf-8", page.toHTML(files))
-}
-
-func (p *Proxy) pypiFile(w http.ResponseWriter, r *http.Request, name, file string) {
-	if !isProject(name) || !isFileName(file) {
-		http.NotFound(w, r)
-		return
-	}
-	wt := p.simpleWant(name)
-	found, ok, err := p.lookUp(r.Context(), wt, func(text []byte, header map[string]string) (want, bool) {
-		page, err := parseSimple(header[contentLocation], header["Content-Type"], text)
-		if err != nil {
-			return want{}, false
-		}
-		u, d, ok := page.find(file)
-		return fileWant(p.pypi, u, d), ok
-	})
-	switch {
-	case err != nil:
-		p.fail(w, wt, err)
-	case !ok:
-		http.Error(w, "the index names no such file", http.StatusNotFound)
-	default:
-		p.serve(w, r, found)
-	}
-}
-
-// find is where the file name, or NAME.metadata of a file, comes from.
-func (page *simplePage) find(name string) (url string, d digest, ok bool) {
+// Find is where the page's file name, or NAME.metadata of one, comes from.
+func (page *Simple) Find(name string) (Source, bool) {
 	for _, f := range page.files {
 		if f.name == name {
-			return f.url, f.digest, true
+			return Source{f.url, f.digest}, true
 		}
 		if f.metadata != "" && f.name+".metadata" == name {
 			algo, sum, _ := strings.Cut(f.metadata, "=")
-			return f.url + ".metadata", newDigest(algo, sum), true
+			return Source{f.url + ".metadata", NewDigest(algo, sum)}, true
 		}
 	}
-	return "", digest{}, false
+	return Source{}, false
 }
 
-// isFileName reports whether s can be the last part of a path that means
+// IsJSON reports whether the page can be written as JSON: upstream's was.
+func (page *Simple) IsJSON() bool { return page.json != nil }
+
+// IsFileName reports whether s can be the last part of a path that means
 // itself.
-func isFileName(s string) bool {
+func IsFileName(s string) bool {
 	return s != "" && s != "." && s != ".." && len(s) <= 255 && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
 		return r == '/' || r == '\\' || unicode.IsControl(r)
 	})
 }
 
-// parseSimple reads the page at base. Links that nobody could fetch here are
+// ParseSimple reads the page at base. Links that nobody could fetch here are
 // left out. A page without any is a page.
-func parseSimple(base, contentType string, text []byte) (*simplePage, error) {
+func ParseSimple(base, contentType string, text []byte) (*Simple, error) {
 	u, err := url.Parse(base)
 	if err != nil {
 		return nil, err
 	}
 	kind, _, _ := strings.Cut(contentType, ";")
 	switch strings.ToLower(strings.TrimSpace(kind)) {
-	case simpleJSON:
-		return parseSimpleJSON(u, text)
-	case simpleHTML, "text/html", "application/xhtml+xml":
-		return parseSimpleHTML(u, text)
+	case SimpleJSON:
+		return parseJSON(u, text)
+	case SimpleHTML, "text/html", "application/xhtml+xml":
+		return parseHTML(u, text)
 	}
 	return nil, fmt.Errorf("the index answers with %q, not with a page of the simple API", contentType)
 }
 
-func (page *simplePage) add(base *url.URL, f simpleFile) {
-	u, ok := link(base, f.url, f.digest)
-	if !ok || !isFileName(f.name) {
-		return
+func (page *Simple) add(base *url.URL, f simpleFile) {
+	var ok bool
+	if f.url, ok = link(base, f.url, f.digest); ok && IsFileName(f.name) {
+		page.files = append(page.files, f)
 	}
-	u.Fragment, u.RawFragment = "", ""
-	f.url = u.String()
-	page.files = append(page.files, f)
 }
 
-func parseSimpleJSON(base *url.URL, text []byte) (*simplePage, error) {
-	page := &simplePage{}
+func parseJSON(base *url.URL, text []byte) (*Simple, error) {
+	page := &Simple{}
 	if err := json.Unmarshal(text, &page.json); err != nil {
 		return nil, fmt.Errorf("the index's page is no JSON object: %w", err)
 	}
@@ -170,13 +123,13 @@ func parseSimpleJSON(base *url.URL, text []byte) (*simplePage, error) {
 		if json.Unmarshal(raw["filename"], &f.name) != nil || json.Unmarshal(raw["url"], &f.url) != nil || json.Unmarshal(raw["hashes"], &sums) != nil {
 			continue
 		}
-		if f.digest = strongest(sums); f.digest != (digest{}) {
+		if f.digest = strongest(sums); !f.digest.IsNone() {
 			f.fragment = f.digest.algo + "=" + f.digest.sum
 		}
 		for _, key := range []string{"core-metadata", "dist-info-metadata"} {
 			var sums map[string]string
 			var has bool
-			if json.Unmarshal(raw[key], &sums) == nil && strongest(sums) != (digest{}) {
+			if json.Unmarshal(raw[key], &sums) == nil && !strongest(sums).IsNone() {
 				d := strongest(sums)
 				f.metadata = d.algo + "=" + d.sum
 			} else if json.Unmarshal(raw[key], &has) == nil && has {
@@ -202,8 +155,8 @@ func parseSimpleJSON(base *url.URL, text []byte) (*simplePage, error) {
 	return page, nil
 }
 
-func parseSimpleHTML(base *url.URL, text []byte) (*simplePage, error) {
-	page := &simplePage{}
+func parseHTML(base *url.URL, text []byte) (*Simple, error) {
+	page := &Simple{}
 	z := html.NewTokenizer(bytes.NewReader(text))
 	z.SetMaxBuf(1 << 20)
 	for {
@@ -242,7 +195,7 @@ func htmlFile(href string, attrs map[string]string) simpleFile {
 	}
 	f.name = path.Base(u.Path)
 	if algo, sum, ok := strings.Cut(u.Fragment, "="); ok && isHex(sum, len(sum)/2) && project.MatchString(algo) {
-		f.digest, f.fragment = newDigest(algo, sum), algo+"="+sum
+		f.digest, f.fragment = NewDigest(algo, sum), algo+"="+sum
 	}
 	for _, key := range passedAttrs {
 		if v, ok := attrs[key]; ok {
@@ -265,9 +218,9 @@ func (f simpleFile) href(files string) string {
 	return s
 }
 
-// toJSON is the page with its links under the path files. It keeps what
-// upstream says of the page and the files beside.
-func (page *simplePage) toJSON(files string) []byte {
+// JSON is the page with its links under the path files. It keeps what
+// upstream says of the page and the files beside. The page must be of JSON.
+func (page *Simple) JSON(files string) []byte {
 	list := []object{}
 	for _, f := range page.files {
 		f.json["url"] = encode(files + url.PathEscape(f.name))
@@ -277,8 +230,9 @@ func (page *simplePage) toJSON(files string) []byte {
 	return encode(page.json)
 }
 
-// toHTML is the page likewise.
-func (page *simplePage) toHTML(files string) []byte {
+// HTML is the page likewise. Nothing of upstream's text is in it but what a link
+// says.
+func (page *Simple) HTML(files string) []byte {
 	var b bytes.Buffer
 	b.WriteString("<!DOCTYPE html>\n<html><head><meta name=\"pypi:repository-version\" content=\"1.0\"></head><body>\n")
 	for _, f := range page.files {

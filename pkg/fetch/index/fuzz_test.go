@@ -1,4 +1,4 @@
-package fetch
+package index
 
 import (
 	"encoding/json"
@@ -13,14 +13,14 @@ const fuzzFiles = "/TOKEN/pypi/files/p/"
 // FuzzSimplePage: whatever an index says, a page that is made of it leads to
 // the proxy's own paths only, and is read again as what it was made of.
 func FuzzSimplePage(f *testing.F) {
-	for _, kind := range []string{"text/html", simpleJSON} {
+	for _, kind := range []string{"text/html", SimpleJSON} {
 		for _, text := range []string{htmlPage, jsonPage, "", "null", `{"files":[null,{"filename":"a"}]}`, `<base href="//x/"><a href="y#sha256=00">`,
 			`<a href="http://x/%3Cscript%3E#sha256=&quot;&gt;">`, `<a href='"><script>' data-yanked='"><a href="http://evil/">'>`, "<a href=\"http://x/\xff\">"} {
 			f.Add(kind, text)
 		}
 	}
 	f.Fuzz(func(t *testing.T, kind, text string) {
-		page, err := parseSimple("https://index.test/simple/p/", kind, []byte(text))
+		page, err := ParseSimple("https://index.test/simple/p/", kind, []byte(text))
 		if err != nil {
 			if page != nil {
 				t.Fatal("a page and an error")
@@ -28,15 +28,15 @@ func FuzzSimplePage(f *testing.F) {
 			return
 		}
 		for _, file := range page.files {
-			if u, err := url.Parse(file.url); err != nil || u.User != nil || u.Host == "" || (u.Scheme != "https" && (u.Scheme != "http" || file.digest == (digest{}))) {
+			if u, err := url.Parse(file.url); err != nil || u.User != nil || u.Host == "" || (u.Scheme != "https" && (u.Scheme != "http" || file.digest == (Digest{}))) {
 				t.Errorf("a file comes from %q", file.url)
 			}
-			if _, _, ok := page.find(file.name); !ok {
+			if _, ok := page.Find(file.name); !ok {
 				t.Errorf("%q is in the page and is not found", file.name)
 			}
 		}
-		made := page.toHTML(fuzzFiles)
-		again, err := parseSimple("https://proxy.test/simple/p/", "text/html", made)
+		made := page.HTML(fuzzFiles)
+		again, err := ParseSimple("https://proxy.test/simple/p/", "text/html", made)
 		if err != nil {
 			t.Fatalf("the page that was made: %v", err)
 		}
@@ -47,11 +47,11 @@ func FuzzSimplePage(f *testing.F) {
 			}
 		}
 		if page.json != nil {
-			made := page.toJSON(fuzzFiles)
+			made := page.JSON(fuzzFiles)
 			if !json.Valid(made) {
 				t.Fatalf("no JSON: %s", made)
 			}
-			again, err := parseSimple("https://proxy.test/simple/p/", simpleJSON, made)
+			again, err := ParseSimple("https://proxy.test/simple/p/", SimpleJSON, made)
 			if err != nil {
 				t.Fatalf("the page that was made: %v", err)
 			}
@@ -60,7 +60,7 @@ func FuzzSimplePage(f *testing.F) {
 	})
 }
 
-func checkAgain(t *testing.T, page, again *simplePage) {
+func checkAgain(t *testing.T, page, again *Simple) {
 	t.Helper()
 	if len(again.files) != len(page.files) {
 		t.Fatalf("%d files of %d", len(again.files), len(page.files))
@@ -82,8 +82,8 @@ func FuzzPackument(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		const prefix = "http://proxy.test/npm/p/-/p-"
-		made, err := rewritePackument([]byte(text), prefix)
+		const registry, prefix = "http://proxy.test/npm/", "http://proxy.test/npm/p/-/p-"
+		made, err := RewritePackument([]byte(text), registry, "p")
 		if err != nil {
 			if made != nil {
 				t.Fatal("a packument and an error")
@@ -103,8 +103,8 @@ func FuzzPackument(f *testing.F) {
 			if v.Dist.Tarball != prefix+url.PathEscape(version)+".tgz" {
 				t.Errorf("%q: %v", version, v.Dist.Tarball)
 			}
-			if u, d, ok := findTarball("https://npm.test/p", []byte(text), version); ok && !strings.HasPrefix(u, "https://") && d == (digest{}) {
-				t.Errorf("%q comes from %q", version, u)
+			if src, ok := FindTarball("https://npm.test/p", []byte(text), version); ok && !strings.HasPrefix(src.URL, "https://") && src.Digest.IsNone() {
+				t.Errorf("%q comes from %q", version, src.URL)
 			}
 		}
 	})
