@@ -184,6 +184,12 @@ func TestSelect_NotFound(t *testing.T) {
 			t.Errorf("%s gave %s", source, show(got))
 		}
 	}
+	for what, s := range map[string]Selection{".dockerignore": {Ignore: []string{"ok", "[x"}}, "--exclude": {Exclude: []string{"ok", "[x"}}} {
+		s.Sources = []string{"src"}
+		if _, err := Select(root, s); err == nil || !strings.HasPrefix(err.Error(), what+`: "[x"`) {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
 	if _, err := Select(root, Selection{Sources: []string{"deep/nope"}, Parents: true}); err == nil {
 		t.Error("--parents of a path that is not there was no error")
 	}

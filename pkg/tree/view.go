@@ -35,13 +35,26 @@ func newView(r *rooted, ignore []string, specials []Special) (*view, error) {
 		}
 	}
 	if len(ignore) > 0 {
-		m, err := patternmatcher.New(ignore)
-		if err != nil {
-			return nil, fmt.Errorf(".dockerignore: %w", err)
+		var err error
+		if v.ignore, err = newMatcher(".dockerignore", ignore); err != nil {
+			return nil, err
 		}
-		v.ignore = m
 	}
 	return v, nil
+}
+
+// newMatcher reads patterns; its error names the one that is none.
+func newMatcher(of string, patterns []string) (*patternmatcher.PatternMatcher, error) {
+	m, err := patternmatcher.New(patterns)
+	if err == nil {
+		return m, nil
+	}
+	for _, p := range patterns {
+		if _, err := patternmatcher.New([]string{p}); err != nil {
+			return nil, fmt.Errorf("%s: %q is no pattern: %w", of, p, err)
+		}
+	}
+	return nil, fmt.Errorf("%s: %w", of, err)
 }
 
 // entry describes what is at p, whether it is left out or not.
@@ -198,13 +211,13 @@ func newFilter(include string, parents bool, exclude []string) (*filter, error) 
 	f := &filter{}
 	var err error
 	if parents {
-		if f.include, err = patternmatcher.New([]string{include}); err != nil {
-			return nil, fmt.Errorf("%q is no pattern: %w", include, err)
+		if f.include, err = newMatcher("--parents", []string{include}); err != nil {
+			return nil, err
 		}
 	}
 	if len(exclude) > 0 {
-		if f.exclude, err = patternmatcher.New(exclude); err != nil {
-			return nil, fmt.Errorf("--exclude: %w", err)
+		if f.exclude, err = newMatcher("--exclude", exclude); err != nil {
+			return nil, err
 		}
 	}
 	return f, nil
