@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
@@ -21,16 +22,20 @@ func hashAll(root string, matches []Match) error {
 		entry *Entry
 	}
 	var jobs []job
+	add := func(p string, e *Entry) {
+		if e.Type == "file" {
+			jobs = append(jobs, job{p, e})
+		}
+	}
 	for i := range matches {
 		m := &matches[i]
-		jobs = append(jobs, job{m.Path, &m.Entry})
+		add(m.Path, &m.Entry)
 		for j := range m.Below {
-			jobs = append(jobs, job{path.Join(m.Path, m.Below[j].Path), &m.Below[j]})
+			add(path.Join(m.Path, m.Below[j].Path), &m.Below[j])
 		}
 	}
 	work := make(chan job)
-	var g errgroup.Group
-	stop := make(chan struct{})
+	g, ctx := errgroup.WithContext(context.Background())
 	for range hashers() {
 		g.Go(func() error {
 			r, err := openRoot(root)
@@ -47,21 +52,18 @@ func hashAll(root string, matches []Match) error {
 			return nil
 		})
 	}
-	failed := make(chan error, 1)
-	go func() { failed <- g.Wait(); close(stop) }()
-feed:
-	for _, j := range jobs {
-		if j.entry.Type != "file" {
-			continue
+	g.Go(func() error {
+		defer close(work)
+		for _, j := range jobs {
+			select {
+			case work <- j:
+			case <-ctx.Done(): // one failed
+				return nil
+			}
 		}
-		select {
-		case work <- j:
-		case <-stop:
-			break feed
-		}
-	}
-	close(work)
-	return <-failed
+		return nil
+	})
+	return g.Wait()
 }
 
 // hashEntry fills in the digest and the size that was read.

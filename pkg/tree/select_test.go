@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"fence/pkg/internal/sandboxtest"
 )
 
 // grow makes a tree from lines "PATH", with a suffix that says what it is:
@@ -209,5 +211,47 @@ func TestSelect_Entries(t *testing.T) {
 	}
 	if len(got) != 1 || got[0].Entry != (Entry{Path: ".", Type: "dir", Mode: 0o1750}) || !slices.Equal(got[0].Below, want) {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// TestSelect_Unreadable has an ordinary user, as at plan time.
+func TestSelect_Unreadable(t *testing.T) {
+	sandboxtest.Run(t, func(t *testing.T) {
+		root := t.TempDir()
+		grow(t, root, "ok=1", "secret=2 0", "dir/f=f", "many/1=1", "many/2=2")
+		must(t, os.Chmod(filepath.Join(root, "dir"), 0))
+		t.Cleanup(func() { _ = os.Chmod(filepath.Join(root, "dir"), 0o700) })
+		for _, c := range []struct {
+			ignore []string
+			err    string
+		}{
+			{[]string{"secret", "dir"}, ""},
+			{[]string{"dir"}, "/secret: permission denied"},
+			{[]string{"secret"}, "/dir: permission denied"},
+			{[]string{"secret", "dir", "!dir/f"}, "/dir"},
+		} {
+			m, err := Select(root, Selection{Sources: []string{"."}, Ignore: c.ignore, Hash: true})
+			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+				t.Errorf("%v: %s, %v", c.ignore, show(m), err)
+			}
+		}
+		if _, err := Select(root, Selection{Sources: []string{"secret"}}); err != nil {
+			t.Errorf("what a file is can be seen without reading it: %v", err)
+		}
+	})
+}
+
+func TestCopy_SocketsAreEmptyFiles(t *testing.T) {
+	src, dst := t.TempDir(), t.TempDir()
+	must(t, syscall.Mknod(filepath.Join(src, "s"), syscall.S_IFSOCK|0o750, 0))
+	matches, err := Select(src, Selection{Sources: []string{"."}, Hash: true})
+	must(t, err)
+	if got := show(matches); got != ".@dir s=" {
+		t.Errorf("got %s", got)
+	}
+	_, err = Copy(dst, CopyRequest{Root: src, Matches: matches, Dest: "/x"})
+	must(t, err)
+	if got, want := list(t, dst, nil), lines("x/", "x/s= 0750"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
