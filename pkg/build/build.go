@@ -18,6 +18,7 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
 
 	"fence/pkg/dockerfile"
 	"fence/pkg/internal/lockfile"
@@ -328,7 +329,9 @@ func (o *one) step(ctx context.Context, c chain, s dockerfile.Step, dir string) 
 	var err error
 	switch {
 	case s.Run != nil:
-		spec.Run, err = o.run(ctx, s.Run, spec.Dir)
+		if spec.Run, err = o.run(ctx, s.Run, spec.Dir); err == nil {
+			spec.Run.Specials = c.specials()
+		}
 	case s.Copy != nil:
 		if s.Copy.Link {
 			// As if nothing was there: links and modes below do not count.
@@ -394,6 +397,12 @@ func (o *one) mount(ctx context.Context, m dockerfile.Mount, own string) (*step.
 		if err := os.Chmod(dir, mode); err != nil {
 			return nil, err
 		}
+		if m.UID != 0 || m.GID != 0 {
+			note := fmt.Appendf(nil, "%d:%d", m.UID, m.GID)
+			if err := unix.Setxattr(dir, tree.OwnerAttr, note, 0); err != nil {
+				return nil, fmt.Errorf("noting the owner of %s: %w", dir, err)
+			}
+		}
 		if m.From == nil {
 			out.Source = dir
 			break
@@ -434,7 +443,7 @@ func (o *one) secret(m dockerfile.Mount) (*step.Mount, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--secret %s: %w", m.ID, err)
 	}
-	out := &step.Mount{Target: m.Target, IsData: true, Data: data, Mode: 0o400, Env: m.Env}
+	out := &step.Mount{Target: m.Target, IsData: true, Data: data, Mode: 0o400, Owner: tree.Owner{UID: m.UID, GID: m.GID}, Env: m.Env}
 	if m.Mode != nil {
 		out.Mode = *m.Mode
 	}
@@ -503,7 +512,7 @@ func (o *one) pack(ctx context.Context, c chain, st *dockerfile.Stage) error {
 	if err != nil {
 		return err
 	}
-	meta := sif.Meta{Arch: o.o.Platform.Architecture, Config: st.Config, StartInterval: st.StartInterval}
+	meta := sif.Meta{Arch: st.Platform.Architecture, Config: st.Config, StartInterval: st.StartInterval}
 	for _, p := range r.Owners {
 		meta.Owners = append(meta.Owners, sif.Owner{Path: p.Path, UID: p.Owner.UID, GID: p.Owner.GID})
 	}

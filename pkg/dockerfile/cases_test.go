@@ -24,7 +24,7 @@ var atRun = strings.Fields(`
 	chown-no-passwd copy-file-over-folder copy-folder-over-file copy-folder-over-file-inside copy-folder-over-link
 	copy-link-over-folder copy-parent-is-file from-stage-dangling from-stage-missing mount-secret-required mount-ssh-required
 	onbuild-fails row16-shell-pipefail row20-heredoc-shebang-fails row49-user-unknown row64-volume-absent run-exec-not-found run-fails
-	run-no-shell run-not-found run-signal user-no-passwd-name user-unknown-group workdir-below-file workdir-file`)
+	heredoc-copy-name-path run-no-shell run-not-found run-signal user-no-passwd-name user-root-unknown-name user-unknown-group workdir-below-file workdir-file`)
 
 // TestCases holds plans against what BuildKit made of the same files: whether
 // there is an error, on which line, and the configuration of the image.

@@ -2,7 +2,9 @@ package step
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/net/bpf"
@@ -27,21 +29,21 @@ const (
 //
 // What asks for the result (getuid after setuid) sees that nothing changed.
 //
-// For every user getgroups gives the groups that the image's files say, for
-// none but one can be set.
+// For every user stat shows the owner that was noted, getgroups gives the
+// groups that the image's files say, for none but one can be set, and a user
+// other than root can hand own files to own groups.
 
-// notedFilter leaves getgroups, and for root chown and mknod of devices, to a
-// listener.
+// notedFilter leaves the calls of stat's and chown's kind and getgroups to a
+// listener, and for root mknod of devices.
 func notedFilter(root bool) []bpf.Instruction {
-	f := append(newFilter(),
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_GETGROUPS, SkipTrue: 1}, bpf.RetConstant{Val: unix.SECCOMP_RET_USER_NOTIF})
-	if !root {
-		return append(f, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
-	}
-	for _, nr := range chownCalls {
+	f := newFilter()
+	for _, nr := range slices.Concat(slices.Sorted(maps.Keys(statCalls)), []uint32{unix.SYS_GETGROUPS}, chownCalls) {
 		f = append(f, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: nr, SkipTrue: 1}, bpf.RetConstant{Val: unix.SECCOMP_RET_USER_NOTIF})
 	}
 	for _, c := range mknodCalls {
+		if !root {
+			break
+		}
 		f = append(f,
 			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: c.nr, SkipTrue: 6},
 			bpf.LoadAbsolute{Off: dataArgs + 8*c.mode, Size: 4}, // little endian: the low half

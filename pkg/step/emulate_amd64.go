@@ -9,3 +9,11 @@ var (
 	oldChowns = []uint32{unix.SYS_CHOWN, unix.SYS_LCHOWN}
 	oldMknods = []mknodCall{{unix.SYS_MKNOD, 1}}
 )
+
+var statCalls = map[uint32]statCall{
+	unix.SYS_STAT:       {-1, 0, 1, -1, -1, 0},
+	unix.SYS_LSTAT:      {-1, 0, 1, -1, -1, unix.AT_SYMLINK_NOFOLLOW},
+	unix.SYS_FSTAT:      {0, -1, 1, -1, -1, unix.AT_EMPTY_PATH},
+	unix.SYS_NEWFSTATAT: {0, 1, 2, 3, -1, 0},
+	unix.SYS_STATX:      {0, 1, 4, 2, 3, 0},
+}

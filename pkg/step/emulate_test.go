@@ -38,8 +38,9 @@ func TestNotedFilter(t *testing.T) {
 		args       []uint64
 		root, user int
 	}{
-		{"chown", unix.SYS_FCHOWNAT, nil, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_RET_ALLOW},
-		{"fchown", unix.SYS_FCHOWN, nil, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_RET_ALLOW},
+		{"chown", unix.SYS_FCHOWNAT, nil, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_RET_USER_NOTIF},
+		{"stat", unix.SYS_STATX, nil, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_RET_USER_NOTIF},
+		{"fchown", unix.SYS_FCHOWN, nil, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_RET_USER_NOTIF},
 		{"groups", unix.SYS_GETGROUPS, nil, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_RET_USER_NOTIF},
 		{"a character device", unix.SYS_MKNODAT, []uint64{0, 0, unix.S_IFCHR | 0o666}, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_RET_ALLOW},
 		{"a block device", unix.SYS_MKNODAT, []uint64{0, 0, unix.S_IFBLK | 0o600 | high}, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_RET_ALLOW},

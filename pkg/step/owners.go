@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,12 +39,22 @@ type reply struct {
 // process of the step's own PID namespace, with the step's root folder.
 type notary struct {
 	listener int
-	groups   []uint32 // of the user, sorted
+	user     tree.Owner
+	groups   []uint32                // of the user, sorted
+	below    map[string]tree.Special // by path, of the layers below
 	mu       sync.Mutex
 	specials map[string]tree.Special // by path
 }
 
 func (n *notary) serve() {
+	// The caller waits for us and we then for it: one processor will do. Linux 6.6.
+	unix.Syscall(unix.SYS_IOCTL, uintptr(n.listener), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
+	for range min(4, runtime.NumCPU()) {
+		go n.work()
+	}
+}
+
+func (n *notary) work() {
 	for {
 		var q request
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(n.listener), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&q))); errno == unix.EINTR || errno == unix.ENOENT {
@@ -51,14 +63,22 @@ func (n *notary) serve() {
 			return
 		}
 		a := reply{id: q.id}
-		if q.nr == unix.SYS_GETGROUPS {
-			a.val, a.errno = n.getgroups(&q)
-		} else if err := n.answer(&q); err != nil {
-			errno, ok := err.(unix.Errno)
-			if !ok {
-				errno = unix.EPERM
-			}
+		var err error
+		answered := true
+		if _, ok := statCalls[uint32(q.nr)]; ok {
+			answered, err = n.stat(&q)
+		} else if q.nr == unix.SYS_GETGROUPS {
+			a.val, err = n.getgroups(&q)
+		} else {
+			err = n.answer(&q)
+		}
+		switch errno, ok := err.(unix.Errno); {
+		case ok:
 			a.errno = -int32(errno)
+		case err != nil:
+			a.errno = -int32(unix.EPERM)
+		case !answered:
+			a.flags = unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE
 		}
 		unix.Syscall(unix.SYS_IOCTL, uintptr(n.listener), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&a)))
 	}
@@ -110,6 +130,23 @@ func (n *notary) chown(q *request, dir int32, at uint64, flags int, uid, gid uin
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
+	}
+	if n.user.UID != 0 {
+		// Own files, to own groups (chown(2)); whose an unnoted file is, is not known.
+		o := ownerOf(fmt.Sprintf("/proc/self/fd/%d", fd))
+		own := o == (tree.Owner{}) || o.UID == n.user.UID
+		if u, g := int32(uid), int32(gid); !own || u != -1 && int(u) != n.user.UID || g != -1 && !slices.Contains(n.groups, uint32(g)) {
+			return unix.EPERM
+		}
+		if o == (tree.Owner{}) && uid == gid && int32(uid) == -1 {
+			return nil
+		}
+		if int32(uid) == -1 {
+			uid = uint64(n.user.UID)
+		}
+		if int32(gid) == -1 {
+			gid = uint64(n.user.GID)
+		}
 	}
 	set := func(o tree.Owner) tree.Owner {
 		if int32(uid) != -1 {
@@ -197,31 +234,23 @@ func (n *notary) umask(q *request) uint32 {
 	return 0o022
 }
 
-// getgroups is getgroups(2): the number, and a negative errno.
-func (n *notary) getgroups(q *request) (int64, int32) {
+// getgroups is getgroups(2).
+func (n *notary) getgroups(q *request) (int64, error) {
 	size, at := int32(q.args[0]), q.args[1]
 	switch {
 	case size == 0:
-		return int64(len(n.groups)), 0
+		return int64(len(n.groups)), nil
 	case size < 0 || int(size) < len(n.groups):
-		return 0, -int32(unix.EINVAL)
+		return 0, unix.EINVAL
 	}
-	mem, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", q.pid), os.O_WRONLY, 0)
-	if err != nil {
-		return 0, -int32(unix.EPERM)
-	}
-	defer mem.Close()
 	var data []byte
 	for _, g := range n.groups {
 		data = binary.NativeEndian.AppendUint32(data, g)
 	}
 	if !n.valid(q) {
-		return 0, -int32(unix.EINTR)
+		return 0, unix.EINTR
 	}
-	if _, err := mem.WriteAt(data, int64(at)); err != nil {
-		return 0, -int32(unix.EFAULT)
-	}
-	return int64(len(n.groups)), 0
+	return int64(len(n.groups)), n.write(q, at, data)
 }
 
 // valid: the caller still waits, so that its number is still its own.
@@ -232,23 +261,22 @@ func (n *notary) valid(q *request) bool {
 
 // text is the path at an address of the caller's.
 func (n *notary) text(q *request, at uint64) (string, error) {
-	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", q.pid))
-	if err != nil {
-		return "", unix.EPERM
-	}
-	defer mem.Close()
-	var out []byte
-	for len(out) <= unix.PathMax {
+	var buf [unix.PathMax]byte
+	out := buf[:0]
+	for len(out) < unix.PathMax {
 		// To the end of a page at most: the next may not be there.
-		chunk := make([]byte, 4096-(at+uint64(len(out)))%4096)
-		k, _ := mem.ReadAt(chunk, int64(at)+int64(len(out)))
-		if k == 0 {
+		from := at + uint64(len(out))
+		chunk := buf[len(out):min(unix.PathMax, len(out)+int(4096-from%4096))]
+		local := []unix.Iovec{{Base: &chunk[0]}}
+		local[0].SetLen(len(chunk))
+		k, err := unix.ProcessVMReadv(int(q.pid), local, []unix.RemoteIovec{{Base: uintptr(from), Len: len(chunk)}}, 0)
+		if err != nil || k <= 0 {
 			return "", unix.EFAULT
 		}
 		if end := bytes.IndexByte(chunk[:k], 0); end >= 0 {
-			return string(append(out, chunk[:end]...)), nil
+			return string(buf[:len(out)+end]), nil
 		}
-		out = append(out, chunk[:k]...)
+		out = buf[:len(out)+k]
 	}
 	return "", unix.ENAMETOOLONG
 }

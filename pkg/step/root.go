@@ -101,21 +101,26 @@ func readOnly(at string) error {
 }
 
 // file binds a file of these bytes.
-func (g *stage) file(target string, data []byte, mode os.FileMode) error {
-	name := filepath.Join(g.dir, fmt.Sprintf("file%d", len(g.mounts)))
-	if err := os.WriteFile(name, data, mode); err != nil {
-		return err
-	}
-	if err := os.Chmod(name, mode); err != nil {
-		return err
-	}
-	_, err := g.mount(name, target, "", unix.MS_BIND, "")
-	return err
+func (g *stage) file(target string, data []byte, mode os.FileMode) (string, error) {
+	return g.owned(target, data, mode, tree.Owner{})
 }
 
-// system mounts what every command has: /proc, /dev, /sys, the names of hosts,
-// and the two programs that start it.
-func (g *stage) system(r *Run, asRoot bool) error {
+func (g *stage) owned(target string, data []byte, mode os.FileMode, o tree.Owner) (string, error) {
+	name := filepath.Join(g.dir, fmt.Sprintf("file%d", len(g.mounts)))
+	if err := os.WriteFile(name, data, mode); err != nil {
+		return "", err
+	}
+	if err := os.Chmod(name, mode); err != nil {
+		return "", err
+	}
+	if err := setOwner(name, o); err != nil {
+		return "", err
+	}
+	return g.mount(name, target, "", unix.MS_BIND, "")
+}
+
+// system mounts what every command has: /proc, /dev, /sys, the names of hosts.
+func (g *stage) system() error {
 	if _, err := g.mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return err
 	}
@@ -130,25 +135,25 @@ func (g *stage) system(r *Run, asRoot bool) error {
 	resolv, _ := os.ReadFile("/etc/resolv.conf")
 	names := "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 	for target, data := range map[string][]byte{"/etc/resolv.conf": resolv, "/etc/hosts": []byte(names)} {
-		if err := g.file(target, data, 0o644); err != nil {
+		if _, err := g.file(target, data, 0o644); err != nil {
 			if strings.HasSuffix(err.Error(), "leads nowhere") {
 				continue // as with systemd-resolved's link: the image's own affair
 			}
 			return err
 		}
 	}
+	return nil
+}
+
+// tools mounts the two programs that start the command, and what they read:
+// a policy that opens what is mounted at opened, and the configuration of
+// package managers.
+func (g *stage) tools(r *Run, opened []string, asRoot bool) error {
 	at, err := g.mount("sifbuild", inFence, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size=1m")
 	if err != nil {
 		return err
 	}
-	var targets []string
-	for _, m := range r.Mounts {
-		if m.Target == "" {
-			continue
-		}
-		targets = append(targets, path.Clean(m.Target))
-	}
-	if err := os.WriteFile(filepath.Join(at, "step.toml"), stepPolicy(targets, asRoot), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(at, "step.toml"), stepPolicy(opened, asRoot), 0o644); err != nil {
 		return err
 	}
 	self, err := os.Readlink("/proc/self/exe")
@@ -232,35 +237,40 @@ func (g *stage) devices() error {
 	return nil
 }
 
-// wanted mounts what --mount asks for.
-func (g *stage) wanted(m Mount, i int) error {
+// wanted mounts what --mount asks for, and says where that is, links followed,
+// in the root folder; "" where nothing is mounted.
+func (g *stage) wanted(m Mount, i int) (string, error) {
+	at, err := g.mountWanted(m, i)
+	return strings.TrimPrefix(at, g.root), err
+}
+
+func (g *stage) mountWanted(m Mount, i int) (string, error) {
 	own := func(name string) string { return filepath.Join(g.dir, fmt.Sprintf("mount%d-%s", i, name)) }
 	switch {
 	case m.Target == "":
-		return nil
+		return "", nil
 	case m.Tmpfs:
 		data := "mode=1777"
 		if m.Size > 0 {
 			data += fmt.Sprintf(",size=%d", m.Size)
 		}
-		_, err := g.mount("sifbuild", m.Target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, data)
-		return err
+		return g.mount("sifbuild", m.Target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, data)
 	case m.IsData:
-		return g.file(m.Target, m.Data, os.FileMode(m.Mode))
+		return g.owned(m.Target, m.Data, os.FileMode(m.Mode), m.Owner)
 	}
 	source := m.Source
 	switch {
 	case m.Matches != nil:
 		source = own("copy")
 		if err := os.Mkdir(source, 0o755); err != nil {
-			return err
+			return "", err
 		}
 		dest := "/"
 		if e := m.Matches[0].Entry; e.Type != "dir" {
 			dest = "/file"
 		}
 		if _, err := tree.Copy(source, tree.CopyRequest{Root: m.Source, Matches: m.Matches, Dest: dest}); err != nil {
-			return fmt.Errorf("--mount: %w", err)
+			return "", fmt.Errorf("--mount: %w", err)
 		}
 		if dest == "/file" {
 			source += dest
@@ -268,27 +278,27 @@ func (g *stage) wanted(m Mount, i int) error {
 	case m.Lower != nil:
 		from, err := view(own("from"), m.Lower, "")
 		if err != nil {
-			return err
+			return "", err
 		}
 		fd, err := inRoot(from, m.Source, unix.O_PATH)
 		if err != nil {
-			return fmt.Errorf("--mount: /%s: %w", m.Source, err)
+			return "", fmt.Errorf("--mount: /%s: %w", m.Source, err)
 		}
 		source, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 		unix.Close(fd)
 		if err != nil {
-			return err
+			return "", err
 		}
 		if m.ReadOnly {
 			break
 		}
 		// What is written must not come into the layers.
 		if info, err := os.Stat(source); err != nil {
-			return err
+			return "", err
 		} else if !info.IsDir() {
 			data, err := os.ReadFile(source)
 			if err != nil {
-				return err
+				return "", err
 			}
 			return g.file(m.Target, data, info.Mode().Perm())
 		}
@@ -296,18 +306,18 @@ func (g *stage) wanted(m Mount, i int) error {
 		if changes == "" {
 			changes = own("changes")
 			if err := os.Mkdir(changes, 0o755); err != nil {
-				return err
+				return "", err
 			}
 		}
 		if source, err = view(own("over"), []string{source}, changes); err != nil {
-			return err
+			return "", err
 		}
 	}
 	at, err := g.mount(source, m.Target, "", unix.MS_BIND|unix.MS_REC, "")
 	if err == nil && m.ReadOnly {
 		err = readOnly(at)
 	}
-	return err
+	return at, err
 }
 
 // enter makes the root folder this process's own.

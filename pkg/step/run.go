@@ -50,17 +50,25 @@ func run(s Spec, root string) (r Result, err error) {
 	if err != nil {
 		return r, &Failure{"user", err.Error()}
 	}
-	if err := g.system(s.Run, user.UID == 0); err != nil {
+	if err := g.system(); err != nil {
 		return r, err
 	}
+	var opened []string
 	// Those inside others after them, whatever order they stand in.
 	slices.SortStableFunc(s.Run.Mounts, func(a, b Mount) int {
 		return strings.Count(path.Clean(a.Target), "/") - strings.Count(path.Clean(b.Target), "/")
 	})
 	for i, m := range s.Run.Mounts {
-		if err := g.wanted(m, i); err != nil {
+		at, err := g.wanted(m, i)
+		if err != nil {
 			return r, &Failure{"source", err.Error()}
 		}
+		if at != "" {
+			opened = append(opened, at)
+		}
+	}
+	if err := g.tools(s.Run, opened, user.UID == 0); err != nil {
+		return r, err
 	}
 	// A folder that an earlier step has removed is there again, and stays.
 	if _, err := g.on(s.Run.Cwd, true); err != nil {
@@ -82,7 +90,11 @@ func run(s Spec, root string) (r Result, err error) {
 	if err := g.enter(); err != nil {
 		return r, err
 	}
-	n := &notary{specials: map[string]tree.Special{}, groups: []uint32{uint32(user.GID)}}
+	n := &notary{specials: map[string]tree.Special{}, groups: []uint32{uint32(user.GID)},
+		user: tree.Owner{UID: user.UID, GID: user.GID}, below: map[string]tree.Special{}}
+	for _, s := range s.Run.Specials {
+		n.below[s.Path] = s
+	}
 	for _, g := range user.Groups {
 		n.groups = append(n.groups, uint32(g))
 	}
@@ -174,7 +186,7 @@ func (n *notary) command(r *Run, user tree.User) (int, error) {
 	go json.NewEncoder(specW).Encode(spec)
 	if listener, err := receive(pair[0]); err == nil {
 		n.listener = listener
-		go n.serve()
+		n.serve()
 	}
 	unix.Close(pair[0])
 

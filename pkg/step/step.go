@@ -38,15 +38,16 @@ type Spec struct {
 
 // Run is a command in the root folder.
 type Run struct {
-	Argv    []string `json:"argv"`
-	Env     []string `json:"env"`
-	Cwd     string   `json:"cwd"`
-	User    string   `json:"user,omitempty"`    // as written in USER
-	Network string   `json:"network,omitempty"` // "none": only a loopback of its own
-	Mounts  []Mount  `json:"mounts,omitempty"`
-	Files   []File   `json:"files,omitempty"` // scripts, below /dev/pipes
-	Fence   string   `json:"fence"`           // the fence binary
-	Config  []File   `json:"config,omitempty"`
+	Argv     []string       `json:"argv"`
+	Env      []string       `json:"env"`
+	Cwd      string         `json:"cwd"`
+	User     string         `json:"user,omitempty"`    // as written in USER
+	Network  string         `json:"network,omitempty"` // "none": only a loopback of its own
+	Mounts   []Mount        `json:"mounts,omitempty"`
+	Files    []File         `json:"files,omitempty"`    // scripts, below /dev/pipes
+	Fence    string         `json:"fence"`              // the fence binary
+	Specials []tree.Special `json:"specials,omitempty"` // of the layers below
+	Config   []File         `json:"config,omitempty"`
 }
 
 // File is a file that is there while a command runs.
@@ -63,10 +64,11 @@ type Mount struct {
 	Tmpfs  bool   `json:"tmpfs,omitempty"`
 	Size   int64  `json:"size,omitempty"` // bytes, of a tmpfs; 0 is the kernel's half of memory
 
-	IsData bool   `json:"is_data,omitempty"`
-	Data   []byte `json:"data,omitempty"` // a file's content, of a secret
-	Mode   uint32 `json:"mode,omitempty"`
-	Env    string `json:"env,omitempty"` // a variable that holds Data
+	IsData bool       `json:"is_data,omitempty"`
+	Data   []byte     `json:"data,omitempty"` // a file's content, of a secret
+	Mode   uint32     `json:"mode,omitempty"`
+	Owner  tree.Owner `json:"owner"`         // of Data
+	Env    string     `json:"env,omitempty"` // a variable that holds Data
 
 	Matches []tree.Match `json:"matches,omitempty"` // files of the folder Source, to be copied
 	Source  string       `json:"source,omitempty"`  // a folder of this node, or a path in the view of Lower

@@ -48,7 +48,7 @@ func TestResolveOwner(t *testing.T) {
 		}
 	}
 	o, ok, err := ResolveOwner(t.TempDir(), "bob:docker")
-	if o != (Owner{}) || ok || err != nil {
+	if o != (Owner{}) || ok || err == nil {
 		t.Errorf("without files: %v %v %v", o, ok, err)
 	}
 }
@@ -66,7 +66,7 @@ func TestResolveUser(t *testing.T) {
 		"4242":       "{4242 0 / []}",
 		"4242:77":    "{4242 77 / []}",
 		":docker":    "{0 999 /root []}",
-		"lost":       "{7 7 / []}",
+		"lost":       "{7 7  []}",
 	} {
 		u, err := ResolveUser(root, spec)
 		must(t, err)
