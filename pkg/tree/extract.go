@@ -46,7 +46,8 @@ type extractor struct {
 	overlay  bool      // whiteouts become what overlayfs understands; else what they name is removed
 	add      bool      // the tar is one that ADD unpacks: see member and into
 	owner    *Owner    // of every entry, whatever the tar says
-	below    []*rooted // layer folders below, the topmost last; for overlay
+	filter   bool      // with overlay: only whiteouts that hide something in below
+	below    []*rooted // layer folders below, the topmost last
 	specials map[string]Special
 
 	bytes   int64
@@ -138,8 +139,11 @@ func (x *extractor) entry(h *tar.Header, in io.Reader) error {
 		return err
 	}
 	p := path.Join(at, base)
-	if h.Typeflag == tar.TypeLink {
+	switch h.Typeflag {
+	case tar.TypeLink:
 		return x.hardLink(h, p)
+	case tar.TypeChar, tar.TypeBlock:
+		return x.device(h, p, m)
 	}
 	opaque, err := x.replace(p, h.Typeflag == tar.TypeDir)
 	if err != nil {
@@ -160,8 +164,6 @@ func (x *extractor) entry(h *tar.Header, in io.Reader) error {
 			err = errors.Join(x.r.chmod(p, m.mode), x.r.chtime(p, m.mtime))
 		}
 		x.note(Special{Path: p, Owner: m.owner})
-	case tar.TypeChar, tar.TypeBlock:
-		err = x.device(h, p, m)
 	default:
 		err = fmt.Errorf("an entry of type %q is nothing that a file system holds", h.Typeflag)
 	}
@@ -307,12 +309,14 @@ func (x *extractor) folder(p string, m meta, opaque bool) error {
 	if err := x.r.mkdir(p); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
+	if !x.hiding[p] {
+		delete(x.specials, p)
+	}
 	if opaque {
 		if err := x.setOpaque(p); err != nil {
 			return err
 		}
 	}
-	delete(x.specials, p)
 	x.dirs[p] = m
 	return nil
 }
@@ -378,10 +382,27 @@ func (x *extractor) device(h *tar.Header, p string, m meta) error {
 	if h.Typeflag == tar.TypeBlock {
 		s.Device = "b"
 	}
-	x.note(s)
-	if x.overlay {
-		return x.hide(p)
+	return x.putDevice(s)
+}
+
+// putDevice makes room for a device and remembers it.
+func (x *extractor) putDevice(s Special) error {
+	st, err := x.r.lstat(s.Path)
+	if err != nil && !isNotExist(err) {
+		return err
 	}
+	if err != nil || !(x.overlay && isWhiteout(st)) {
+		if _, err := x.replace(s.Path, false); err != nil {
+			return err
+		}
+		if x.filter {
+			if err := x.hide(s.Path); err != nil {
+				return err
+			}
+		}
+	}
+	x.note(s)
+	x.mark(s.Path)
 	return nil
 }
 
@@ -401,23 +422,19 @@ func (x *extractor) hardLink(h *tar.Header, p string) error {
 		return nil
 	case format == unix.S_IFDIR:
 		return fmt.Errorf("hard link to the folder %q", short(h.Linkname))
-	case s.Device != "":
-		format = 0
-	case format == 0:
+	case format == 0 && s.Device == "":
 		return fmt.Errorf("hard link to %q, which is not there", short(h.Linkname))
+	}
+	s.Path = p
+	if s.Device != "" {
+		return x.putDevice(s)
 	}
 	if _, err := x.replace(p, false); err != nil {
 		return err
 	}
-	if s.Device != "" && x.overlay {
-		err = x.hide(p)
-	} else if format != 0 {
-		err = x.r.link(x.r, old, p)
-	}
-	if noted && err == nil {
-		s.Path = p
+	if noted {
 		x.note(s)
 	}
 	x.mark(p)
-	return err
+	return x.r.link(x.r, old, p)
 }

@@ -10,19 +10,21 @@ type UnpackOptions struct {
 	// Apply changes a tree: what whiteouts name is removed from dir. Otherwise
 	// dir becomes a layer for an overlay that is mounted with userxattr.
 	Apply bool
-	// Below are the layer folders below, the lowest first; none: this is the
-	// lowest layer. Whiteouts are made where these show something, and a folder
-	// that the tar has something in but does not describe looks as it does in
-	// them. Not for Apply.
+	// Below are the layer folders below, the lowest first; not for Apply. With
+	// them whiteouts are made only where these show something, and a folder that
+	// the tar has something in but does not describe looks as it does there; an
+	// empty list is for the lowest layer. nil takes whiteouts as they are: right
+	// for what Pack made of an overlay's upper folder, and for no other tar.
 	Below    []string
-	Specials []Special // of the tree so far
+	Specials []Special // with Apply: of the tree so far
 	Limits   Limits
 }
 
 // Unpack reads an OCI or Docker layer tar, compressed by zstd, gzip, xz or
 // bzip2 or not at all, into the folder dir, which exists. Nothing outside dir is
 // made, changed or read, whatever the tar says; a name or hard link that leads
-// out is an error. It returns the specials of the tree when the layer is on it.
+// out is an error. It returns the specials of the whole tree with Apply, else
+// those of this layer, for MergeSpecials.
 //
 // What whiteouts name is what the layers below have, wherever in the tar they
 // stand (OCI image layer specification, Whiteouts). Device nodes are special
@@ -37,19 +39,25 @@ func Unpack(r io.Reader, dir string, o UnpackOptions) ([]Special, error) {
 	defer root.Close()
 	x := newExtractor(root, o.Limits)
 	if !o.Apply {
-		x.overlay = true
+		x.overlay, x.filter = true, o.Below != nil
 		if x.below, err = openAll(o.Below); err != nil {
 			return nil, err
 		}
 		defer closeAll(x.below)
 	}
-	for _, s := range o.Specials {
-		x.specials[s.Path] = s
+	if o.Apply {
+		for _, s := range o.Specials {
+			x.specials[s.Path] = s
+		}
 	}
 	if err := x.run(r); err != nil {
 		return nil, err
 	}
-	return MergeSpecials(sortSpecials(x.specials)), nil
+	list := sortSpecials(x.specials)
+	if o.Apply {
+		list = MergeSpecials(list)
+	}
+	return list, nil
 }
 
 // Merge puts layers (folders as Unpack and overlayfs make them, the lowest

@@ -72,9 +72,9 @@ func TestPack(t *testing.T) {
 		{Path: "d/f", Owner: Owner{99, 99}}, // a file's owner is its attribute
 	}
 	data := packed(t, layer, specials, PackOptions{})
-	want := lines(
+	want := lines("./ 5 0755 0:0",
 		"d/ 5 1750 0:0", "d/f 0 4711 5:6", "d/g 1 4711 5:6 d/f", "d/.wh.gone 0 0000 0:0", "d/l 2 0777 7:8 ../x",
-		"d/null 3 0666 1:2 1,3", "d/p 6 0600 0:0", "new\nline 0 0644 0:0", "o/ 5 0755 0:0", "o/.wh..wh..opq 0 0000 0:0", "o/n 0 0644 0:0")
+		"d/.wh.null 0 0000 0:0", "d/null 3 0666 1:2 1,3", "d/p 6 0600 0:0", "new\nline 0 0644 0:0", "o/ 5 0755 0:0", "o/.wh..wh..opq 0 0000 0:0", "o/n 0 0644 0:0")
 	if got := names(t, data); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -145,9 +145,9 @@ func unpackLayers(t *testing.T) (dirs []string, specials []Special) {
 	for _, l := range layers {
 		dir := t.TempDir()
 		must(t, os.Chmod(dir, 0o755))
-		var err error
-		specials, err = Unpack(bytes.NewReader(archive(t, l...)), dir, UnpackOptions{Below: dirs, Specials: specials})
+		of, err := Unpack(bytes.NewReader(archive(t, l...)), dir, UnpackOptions{Below: append([]string{}, dirs...)})
 		must(t, err)
+		specials = MergeSpecials(specials, of)
 		dirs = append(dirs, dir)
 	}
 	return dirs, specials
@@ -177,14 +177,8 @@ func TestLayersInAnOverlay(t *testing.T) {
 		must(t, Merge(nil, dirs, all))
 		for name, lower := range map[string][]string{"each": dirs, "two merged": {dirs[0], merged}, "all merged": {all}} {
 			t.Run(name, func(t *testing.T) {
-				top, upper, work := t.TempDir(), t.TempDir(), t.TempDir()
 				lower := slices.Clone(lower)
-				slices.Reverse(lower)
-				options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,userxattr", strings.Join(lower, ":"), upper, work)
-				if err := unix.Mount("overlay", top, "overlay", 0, options); err != nil {
-					sandboxtest.Skip(t, "no overlay for users: %v", err)
-				}
-				defer unix.Unmount(top, 0)
+				top, upper := overlay(t, lower...)
 				if got := list(t, top, specials); got != layersTogether {
 					t.Errorf("got\n%s\nwant\n%s", got, layersTogether)
 				}
@@ -203,10 +197,24 @@ func TestLayersInAnOverlay(t *testing.T) {
 					notes, err = Unpack(bytes.NewReader(archive(t, l...)), flat, UnpackOptions{Apply: true, Specials: notes})
 					must(t, err)
 				}
-				notes, err := Unpack(bytes.NewReader(packed(t, upper, nil, PackOptions{Zstd: true})), flat, UnpackOptions{Apply: true, Specials: notes})
+				step := packed(t, upper, nil, PackOptions{Zstd: true})
+				notes, err := Unpack(bytes.NewReader(step), flat, UnpackOptions{Apply: true, Specials: notes})
 				must(t, err)
 				if got := list(t, flat, notes); got != changed {
 					t.Errorf("packed and applied it is\n%s\nand in the overlay\n%s", got, changed)
+				}
+				// And as a layer again, which is how steps are cached.
+				cached := t.TempDir()
+				of, err := Unpack(bytes.NewReader(step), cached, UnpackOptions{})
+				must(t, err)
+				again, _ := overlay(t, append(lower, cached)...)
+				if got := list(t, again, MergeSpecials(specials, of)); got != changed {
+					t.Errorf("packed and unpacked it is\n%s\nand was\n%s", got, changed)
+				}
+				var a, b unix.Stat_t
+				must(t, errors.Join(unix.Stat(upper, &a), unix.Stat(cached, &b)))
+				if a.Mode != b.Mode || a.Mtim != b.Mtim {
+					t.Errorf("the top folder was %o %v and is %o %v", a.Mode, a.Mtim, b.Mode, b.Mtim)
 				}
 			})
 		}
@@ -223,7 +231,7 @@ func TestPackUnpack_RoundTrip(t *testing.T) {
 		data := packed(t, dir, specials, PackOptions{Zstd: i == 1})
 		again := t.TempDir()
 		must(t, os.Chmod(again, 0o755))
-		got, err := Unpack(bytes.NewReader(data), again, UnpackOptions{Below: dirs[:i]})
+		got, err := Unpack(bytes.NewReader(data), again, UnpackOptions{})
 		must(t, err)
 		if a, b := list(t, dir, specials), list(t, again, got); a != b {
 			t.Errorf("layer %d was\n%s\nand is\n%s", i, a, b)
@@ -279,8 +287,10 @@ func TestUnpack_Limits(t *testing.T) {
 }
 
 func TestMergeSpecials(t *testing.T) {
-	got := MergeSpecials([]Special{{Path: "b", Owner: Owner{1, 1}}, {Path: "a", Device: "c"}}, []Special{{Path: "b"}, {Path: "c", Owner: Owner{2, 2}}})
-	if want := []Special{{Path: "a", Device: "c"}, {Path: "c", Owner: Owner{2, 2}}}; !slices.Equal(got, want) {
+	one := []Special{{Path: "b", Owner: Owner{1, 1}}, {Path: "a", Device: "c"}, {Path: "d/x", Device: "c"}, {Path: "d/y/z", Device: "b"}, {Path: "d.x", Device: "c"}, {Path: "dd", Device: "c"}}
+	two := []Special{{Path: "b"}, {Path: "c", Owner: Owner{2, 2}}, {Path: "d"}, {Path: "d/new", Device: "c"}, {Path: "a", Owner: Owner{3, 3}, Device: "c"}}
+	want := []Special{{Path: "a", Owner: Owner{3, 3}, Device: "c"}, {Path: "c", Owner: Owner{2, 2}}, {Path: "d.x", Device: "c"}, {Path: "d/new", Device: "c"}, {Path: "dd", Device: "c"}}
+	if got := MergeSpecials(one, two, nil, []Special{{Path: "none"}}); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }

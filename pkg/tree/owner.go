@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -149,20 +150,26 @@ type User struct {
 // folder, with the user and group files of the root folder dst: "user",
 // "user:group", numbers, or a mix. A number alone is its own group, a name
 // alone brings its primary group. A name that is not there counts as 0, and ok
-// is false: BuildKit says nothing of it.
+// is false: BuildKit says nothing of it. In a root folder that is empty it is
+// an error, there as well.
 func ResolveOwner(dst, spec string) (o Owner, ok bool, err error) {
 	users, groups, err := accountFiles(dst)
 	if err != nil {
 		return Owner{}, false, err
 	}
 	name, group, _ := strings.Cut(spec, ":")
+	for _, s := range []string{name, group} {
+		if _, err := number(s); s == "" || err == nil {
+			continue
+		}
+		if empty, err := isEmpty(dst); empty || err != nil {
+			return Owner{}, false, cmp.Or(err, fmt.Errorf("%s: nothing is in the image yet that could say who %s is: use numbers", spec, s))
+		}
+	}
 	ok = true
 	if id, err := number(name); err == nil {
 		o = Owner{id, id}
 	} else if name != "" {
-		if users == "" {
-			return Owner{}, false, fmt.Errorf("--chown=%s: the image has no /etc/passwd that could say who %s is: use numbers", spec, name)
-		}
 		found, err := user.ParsePasswdFilter(strings.NewReader(users), func(u user.User) bool { return u.Name == name })
 		if err != nil {
 			return Owner{}, false, fmt.Errorf("reading /etc/passwd of the image: %w", err)
@@ -178,9 +185,6 @@ func ResolveOwner(dst, spec string) (o Owner, ok bool, err error) {
 		o.GID = id
 		return o, ok, nil
 	}
-	if groups == "" {
-		return Owner{}, false, fmt.Errorf("--chown=%s: the image has no /etc/group that could say what %s is: use numbers", spec, group)
-	}
 	found, err := user.ParseGroupFilter(strings.NewReader(groups), func(g user.Group) bool { return g.Name == group })
 	if err != nil {
 		return Owner{}, false, fmt.Errorf("reading /etc/group of the image: %w", err)
@@ -190,6 +194,18 @@ func ResolveOwner(dst, spec string) (o Owner, ok bool, err error) {
 	}
 	o.GID = found[0].Gid
 	return o, ok, nil
+}
+
+// isEmpty reports whether there is nothing in the root folder: FROM scratch, and
+// no step since.
+func isEmpty(dst string) (bool, error) {
+	r, err := openRoot(dst)
+	if err != nil {
+		return false, err
+	}
+	defer r.Close()
+	names, err := r.names(".")
+	return len(names) == 0, err
 }
 
 // number reads an id as BuildKit does, for which root is a number.

@@ -47,8 +47,15 @@ func TestResolveOwner(t *testing.T) {
 			t.Errorf("%q: got %s, want %s", spec, got, want)
 		}
 	}
-	o, ok, err := ResolveOwner(t.TempDir(), "bob:docker")
-	if o != (Owner{}) || ok || err == nil {
+	bare := t.TempDir()
+	if o, ok, err := ResolveOwner(bare, "5:docker"); err == nil {
+		t.Errorf("in an empty root folder: %v %v", o, ok)
+	}
+	if o, ok, err := ResolveOwner(bare, "5"); o != (Owner{5, 5}) || !ok || err != nil {
+		t.Errorf("a number in an empty root folder: %v %v %v", o, ok, err)
+	}
+	grow(t, bare, "f=f")
+	if o, ok, err := ResolveOwner(bare, "bob:docker"); o != (Owner{}) || ok || err != nil {
 		t.Errorf("without files: %v %v %v", o, ok, err)
 	}
 }

@@ -21,7 +21,9 @@ type PackOptions struct {
 // was mounted with userxattr, or a folder of Unpack or Merge. Whiteouts
 // (character devices 0/0) and opaque folders (user.overlay.opaque) become .wh.
 // names, owners come from OwnerAttr and specials, files with several names are
-// written once. Sockets are left out. The same folder gives the same bytes.
+// written once, the root folder is "./". Sockets are left out. specials are of
+// this layer; those with nothing to say are ignored. The same folder gives the
+// same bytes.
 //
 // A name that begins with .wh. cannot be part of a layer and is an error.
 func Pack(w io.Writer, layer string, specials []Special, o PackOptions) error {
@@ -66,7 +68,7 @@ func newPacker(v *view, specials []Special, w io.Writer) *packer {
 }
 
 func (k *packer) run() error {
-	if err := k.folder("."); err != nil {
+	if err := k.path("."); err != nil {
 		return err
 	}
 	return k.tw.Close()
@@ -94,7 +96,13 @@ func (k *packer) folder(dir string) error {
 func (k *packer) path(p string) error {
 	if s, ok := k.v.devices[p]; ok {
 		st, err := k.v.r.lstat(p)
-		if isNotExist(err) || err == nil && isWhiteout(st) {
+		if err == nil && isWhiteout(st) { // the layers below have something there
+			if err := k.mark(join(path.Dir(p), whPrefix+path.Base(p))); err != nil {
+				return err
+			}
+			return k.device(s)
+		}
+		if isNotExist(err) {
 			return k.device(s)
 		}
 	}

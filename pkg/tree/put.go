@@ -199,23 +199,39 @@ func sortSpecials(m map[string]Special) []Special {
 	return list
 }
 
-// MergeSpecials adds lists, later ones on top of earlier ones. An entry that
-// says nothing (owner 0:0, no device) removes an earlier one and is kept no
-// longer.
+// MergeSpecials puts the specials of a layer on those of the layers below, and
+// so on. An entry that says nothing (owner 0:0, no device) removes what earlier
+// lists have at its path and below, and is kept no longer.
 func MergeSpecials(lists ...[]Special) []Special {
-	m := map[string]Special{}
+	var sum []Special // sorted
 	for _, list := range lists {
-		for _, s := range list {
+		m := map[string]Special{}
+		for _, s := range sum {
 			m[s.Path] = s
 		}
-	}
-	for p, s := range m {
-		if s.Owner == (Owner{}) && s.Device == "" {
-			delete(m, p)
+		for _, s := range list {
+			if s.Owner != (Owner{}) || s.Device != "" {
+				continue
+			}
+			delete(m, s.Path)
+			// "0" is the byte after the slash.
+			from, _ := slices.BinarySearchFunc(sum, s.Path+"/", byPath)
+			to, _ := slices.BinarySearchFunc(sum, s.Path+"0", byPath)
+			for _, below := range sum[from:to] {
+				delete(m, below.Path)
+			}
 		}
+		for _, s := range list {
+			if s.Owner != (Owner{}) || s.Device != "" {
+				m[s.Path] = s
+			}
+		}
+		sum = sortSpecials(m)
 	}
-	return sortSpecials(m)
+	return sum
 }
+
+func byPath(s Special, p string) int { return strings.Compare(s.Path, p) }
 
 // unpack unpacks a match that is a tar to Dest, and reports whether it was one.
 func (k *copier) unpack(m Match) (bool, error) {

@@ -44,6 +44,7 @@ func (x *extractor) whiteout(at, base string) error {
 	if !x.overlay {
 		return x.r.remove(p)
 	}
+	x.note(Special{Path: p})
 	if there {
 		return nil
 	}
@@ -102,8 +103,11 @@ func isWhiteout(st unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
 }
 
+// setOpaque has the folder at p hide what the layers below have there, and what
+// is noted of that.
 func (x *extractor) setOpaque(p string) error {
 	x.hiding[p] = true
+	x.note(Special{Path: p})
 	return x.r.setAttr(p, attr{opaqueAttr, []byte("y")})
 }
 
@@ -155,8 +159,8 @@ next:
 	return nil, unix.Stat_t{}, nil
 }
 
-// hide makes a whiteout at p if the layers below show something there. Where
-// they do not, overlayfs would list a name that is not there: it filters only
+// hide makes a whiteout at p; with filter, if the layers below show something
+// there. Where they do not, overlayfs would list a name that is not there: it filters only
 // folders that several layers have.
 func (x *extractor) hide(p string) error {
 	for at := path.Dir(p); ; at = path.Dir(at) {
@@ -167,8 +171,10 @@ func (x *extractor) hide(p string) error {
 			break
 		}
 	}
-	if layer, _, err := findBelow(x.below, p); layer == nil || err != nil {
-		return err
+	if x.filter {
+		if layer, _, err := findBelow(x.below, p); layer == nil || err != nil {
+			return err
+		}
 	}
 	if err := x.folderFor(path.Dir(p)); err != nil {
 		return err
@@ -186,7 +192,7 @@ func (x *extractor) mark(p string) {
 // note remembers what the disk cannot hold, or that there is nothing of the kind.
 func (x *extractor) note(s Special) {
 	_, old := x.specials[s.Path]
-	if s.Owner != (Owner{}) || s.Device != "" || old {
+	if s.Owner != (Owner{}) || s.Device != "" || old || x.overlay {
 		x.specials[s.Path] = s
 	}
 }
