@@ -111,6 +111,14 @@ func run(s Spec, root string) (r Result, err error) {
 			err = fmt.Errorf("noting whose the new files are: %w", err)
 		}
 	}
+	for p := range n.below {
+		// What was replaced is noted anew, or as nobody's.
+		if _, ours := n.specials[p]; !ours && err == nil {
+			if _, there := os.Lstat(fmt.Sprintf("/proc/self/fd/%d/%s", upper, p)); there == nil {
+				r.Specials = append(r.Specials, tree.Special{Path: p})
+			}
+		}
+	}
 	g.leave()
 	if err != nil {
 		return r, err

@@ -134,6 +134,9 @@ func (x *extractor) entry(h *tar.Header, in io.Reader) error {
 		if strings.HasPrefix(name, otherMetadata) {
 			return nil
 		}
+		if strings.Contains("/"+name, "/"+whPrefix) {
+			return errors.New("it is in something that a layer removes")
+		}
 	}
 	if err := x.folderFor(at); err != nil {
 		return err

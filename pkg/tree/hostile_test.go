@@ -83,6 +83,7 @@ func escapes(y yard) map[string][]member {
 		"twice":                   {fileOf("f", "1"), fileOf("f", "2"), dirOf("f/", 0o755), fileOf("f/x", "x"), fileOf("f", "3")},
 		"below a file":            {fileOf("f", "1"), fileOf("f/x", "x")},
 		"device":                  {{h: tar.Header{Name: "sda", Typeflag: tar.TypeBlock, Mode: 0o666, Devmajor: 8}}, fileOf("sda", "overwritten")},
+		"in a whiteout":           {fileOf("a/.wh.b/c", "c"), fileOf(".wh..wh.plnk/1", "")},
 		"links in a circle":       {linkOf("a", "b"), linkOf("b", "a"), fileOf("a/x", "x")},
 		"odd names":               {fileOf("new\nline", ""), fileOf(strings.Repeat("n", 255), ""), fileOf("\xff\xfe", ""), linkOf("-rf", "*")},
 		"a name that is too long": {fileOf(strings.Repeat("n", 256), "")},
@@ -131,7 +132,7 @@ func naive(root string, members []member) {
 // harmless escapes reach nothing even when done naively: they are there for
 // what they would do inside.
 var harmless = map[string]bool{
-	"our own attributes": true, "twice": true, "below a file": true, "device": true, "links in a circle": true, "odd names": true,
+	"our own attributes": true, "twice": true, "below a file": true, "device": true, "in a whiteout": true, "links in a circle": true, "odd names": true,
 	"a name that is too long": true, "a folder, then a link": true,
 }
 
@@ -287,13 +288,13 @@ func TestUnpack_BrokenArchives(t *testing.T) {
 	good := archive(t, fileOf("a", strings.Repeat("x", 2000)), fileOf("b", "y"))
 	for name, data := range map[string][]byte{
 		"cut in a file": good[:1500], "cut in a header": good[:700], "cut gzip": pack(t, good, "gzip")[:60], "cut zstd": pack(t, good, "zstd")[:30],
-		"noise": bytes.Repeat([]byte("noise"), 1000),
+		"in a whiteout": archive(t, fileOf("a/.wh.b/c", "c")), "noise": bytes.Repeat([]byte("noise"), 1000),
 	} {
 		if _, err := Unpack(bytes.NewReader(data), t.TempDir(), UnpackOptions{}); err == nil {
 			t.Errorf("%s was no error", name)
 		}
 	}
-	for name, data := range map[string][]byte{"nothing": {}, "whole": good, "no end mark": good[:len(good)-1024]} {
+	for name, data := range map[string][]byte{"nothing": {}, "metadata of aufs": archive(t, fileOf(".wh..wh.plnk/1", ""), fileOf(".wh..wh.aufs", "")), "whole": good, "no end mark": good[:len(good)-1024]} {
 		if _, err := Unpack(bytes.NewReader(data), t.TempDir(), UnpackOptions{}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

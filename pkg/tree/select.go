@@ -14,7 +14,7 @@ import (
 type NotFoundError struct {
 	Source  string // as in the Selection
 	Ignored bool   // it is there, and .dockerignore leaves it out
-	Link    string // the path of a link, if it is there and leads nowhere inside the root
+	Link    string // the path of a link on the way that leads to nothing inside the root, or that --parents does not follow
 }
 
 func (e *NotFoundError) Error() string {
@@ -22,7 +22,7 @@ func (e *NotFoundError) Error() string {
 	case e.Ignored:
 		return fmt.Sprintf("%q is left out by .dockerignore", e.Source)
 	case e.Link != "":
-		return fmt.Sprintf("%q is a link that leads to nothing inside the folder it is copied from (through %q)", e.Source, e.Link)
+		return fmt.Sprintf("%q not found: the link %q leads to nothing that can be copied from here", e.Source, e.Link)
 	}
 	return fmt.Sprintf("%q not found", e.Source)
 }
@@ -125,13 +125,18 @@ func (v *view) match(source, p string, filter *filter) (Match, error) {
 // missing explains why there is nothing at p.
 func (v *view) missing(source, p string) error {
 	e := &NotFoundError{Source: source}
-	if _, format, err := resolve(v.r.look, p, true); err == nil && format != 0 {
+	_, onDisk, err := resolve(v.r.look, p, true)
+	_, seen, err2 := resolve(v.look, p, true)
+	if err == nil && err2 == nil && onDisk != 0 && seen == 0 {
 		e.Ignored = true
 		return e
 	}
-	// The part before the first name that is not there ends at a link, if one is to blame.
 	for at := p; at != "."; at = path.Dir(at) {
-		if _, format, err := resolve(v.look, at, false); err == nil && format == unix.S_IFLNK {
+		if _, format, err := resolve(v.look, at, false); err != nil || format != unix.S_IFLNK {
+			continue
+		}
+		// It leads nowhere; or it leads there, and was not to be followed.
+		if _, format, err := resolve(v.look, at, true); err == nil && (format == 0 || seen != 0) {
 			e.Link = at
 			break
 		}

@@ -164,6 +164,7 @@ func TestSelect_NotFound(t *testing.T) {
 	}{
 		{"nope", nil, NotFoundError{Source: "nope"}},
 		{"src/nope", nil, NotFoundError{Source: "src/nope"}},
+		{"dirlnk/nope", nil, NotFoundError{Source: "dirlnk/nope"}},
 		{"nope/*", nil, NotFoundError{Source: "nope/*"}},
 		{"../etc/passwd", nil, NotFoundError{Source: "../etc/passwd"}},
 		{"top", []string{"to*"}, NotFoundError{Source: "top", Ignored: true}},
@@ -192,8 +193,15 @@ func TestSelect_NotFound(t *testing.T) {
 			t.Errorf("%s: got %v", what, err)
 		}
 	}
-	if _, err := Select(root, Selection{Sources: []string{"deep/nope"}, Parents: true}); err == nil {
-		t.Error("--parents of a path that is not there was no error")
+	for source, want := range map[string]NotFoundError{
+		"deep/nope": {}, ".": {}, "dirlnk/c": {Link: "dirlnk"}, "a1/./x/y": {}, "deep/er": {Ignored: true},
+	} {
+		want.Source = source
+		_, err := Select(root, Selection{Sources: []string{source}, Parents: true, Ignore: []string{"deep/er"}})
+		var e *NotFoundError
+		if !errors.As(err, &e) || *e != want {
+			t.Errorf("--parents %s: got %#v (%v), want %#v", source, e, err, want)
+		}
 	}
 }
 
