@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -65,6 +66,7 @@ func TestThirtySixClientsMakeOneRequest(t *testing.T) {
 
 func TestADownloadThatNobodyWantsEnds(t *testing.T) {
 	w := newWorld(t)
+	w.proxy.patience = time.Hour // it is not this that ends it
 	gone := make(chan struct{})
 	w.serve("deb.test", func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Length", "1000")
@@ -82,6 +84,21 @@ func TestADownloadThatNobodyWantsEnds(t *testing.T) {
 	leave()
 	<-gone
 	resp.Body.Close()
+}
+
+// TestOneThatComesAfterTheLast begins anew: what nobody wanted any more is
+// about to end.
+func TestOneThatComesAfterTheLast(t *testing.T) {
+	w := newWorld(t)
+	w.serve("deb.test", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	u, _ := url.Parse(deb)
+	for range 2 {
+		_, first, leave := w.proxy.join(forwardWant(*u))
+		if !first {
+			t.Error("it is to wait for what was given up")
+		}
+		leave()
+	}
 }
 
 // TestBodiesThatBreakOff has upstreams that stop in the middle, one way or
@@ -105,6 +122,10 @@ func TestBodiesThatBreakOff(t *testing.T) {
 		}, "bytes=5-", true},
 		{"stalled, resumed", []string{"ETag", `"a"`}, stall, body200(text, "ETag", `"a"`), "bytes=5-", true},
 		{"changed meanwhile", []string{"ETag", `"a"`}, cut, body200(text, "ETag", `"b"`), "bytes=5-", false},
+		{"not a part", []string{"ETag", `"a"`}, cut, func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("Content-Range", "bytes 5-9/10")
+			io.WriteString(rw, text[:5])
+		}, "bytes=5-", false},
 		{"a weak ETag", []string{"ETag", `W/"a"`}, cut, body200(text), "-", false},
 		{"nothing to know it by", nil, cut, body200(text), "-", false},
 		{"another part", []string{"ETag", `"a"`}, cut, func(rw http.ResponseWriter, _ *http.Request) {
@@ -127,7 +148,9 @@ func TestBodiesThatBreakOff(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
-			w.proxy.patience = 100 * time.Millisecond
+			if strings.HasPrefix(c.name, "stalled") {
+				w.proxy.patience = 2 * time.Second
+			}
 			first := true
 			second := ""
 			w.serve("deb.test", func(rw http.ResponseWriter, r *http.Request) {
@@ -195,7 +218,7 @@ func TestBodiesWithoutALength(t *testing.T) {
 		t.Errorf("%s %q", a.Status, a.body)
 	}
 	w.serve("short.test", raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n"))
-	if a := do(t, w.client(), "GET", "http://short.test/pool/a.deb"); a.err == nil {
+	if a := do(t, w.client(), "GET", "http://short.test/pool/a.deb"); a.err == nil && a.StatusCode == 200 {
 		t.Errorf("%s %q", a.Status, a.body)
 	}
 	w.serve("chunked.test", raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nwhole\r\n0\r\n\r\n"))

@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"os"
 	"path/filepath"
@@ -50,7 +51,12 @@ func TestBrokenCaches(t *testing.T) {
 		"a cut entry":    func(dir string) error { return os.Truncate(files(t, dir, "urls")[0], 20) },
 		"an empty entry": func(dir string) error { return os.Truncate(files(t, dir, "urls")[0], 0) },
 		"another's entry": func(dir string) error {
-			return os.WriteFile(files(t, dir, "urls")[0], []byte(`{"Key":"get http://evil.test/"}`), 0o600)
+			name := files(t, dir, "urls")[0]
+			text, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(name, bytes.Replace(text, []byte("deb.test"), []byte("bad.test"), 1), 0o600)
 		},
 		"a name that leads out": func(dir string) error {
 			return os.WriteFile(files(t, dir, "urls")[0], []byte(`{"Key":"get `+deb+`","SHA256":"../../../../etc/passwd"}`), 0o600)

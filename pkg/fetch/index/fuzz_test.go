@@ -15,7 +15,7 @@ const fuzzFiles = "/TOKEN/pypi/files/p/"
 func FuzzSimplePage(f *testing.F) {
 	for _, kind := range []string{"text/html", SimpleJSON} {
 		for _, text := range []string{htmlPage, jsonPage, "", "null", `{"files":[null,{"filename":"a"}]}`, `<base href="//x/"><a href="y#sha256=00">`,
-			`<a href="http://x/%3Cscript%3E#sha256=&quot;&gt;">`, `<a href='"><script>' data-yanked='"><a href="http://evil/">'>`, "<a href=\"http://x/\xff\">"} {
+			`<a href="http://x/%3Cscript%3E#sha256=&quot;&gt;">`, `<a href='"><script>' data-yanked='"><a href="http://evil/">'>`, "<a href=\"http://x/\xff\">", `<a href="https://x/a%23b%3Fc%25.whl">`} {
 			f.Add(kind, text)
 		}
 	}
