@@ -33,7 +33,7 @@ func buildCmd() *urfave.Command {
 			"  sifbuild build tasks/ --cache $SIF_CACHE -j 8 --timeout 30m --require tmux,python3\n" +
 			"  sifbuild build task/ --cache $SIF_CACHE --base ubuntu:22.04=/project/ubuntu.sif\n\n" +
 			"Exit codes: 0 every image is there, 2 wrong flags or no task, 3 some are not.",
-		Flags: slices.Concat(planFlags(), taskFlags(), []urfave.Flag{
+		Flags: slices.Concat(planFlags(), taskFlags(), downloadFlags(), []urfave.Flag{
 			&urfave.StringFlag{Name: "scratch", Usage: "work in `DIR`, on a disk of this node (default: $TMPDIR, else /tmp)"},
 			&urfave.IntFlag{Name: "jobs", Aliases: []string{"j"}, Usage: "build `N` images at a time", Value: max(1, runtime.NumCPU()/2)},
 			&urfave.DurationFlag{Name: "timeout", Usage: "`TIME` for one image", Value: 30 * time.Minute},
@@ -91,6 +91,12 @@ func buildCommand(c *urfave.Context) error {
 	if o.Cache, err = filepath.Abs(o.Cache); err != nil {
 		return err
 	}
+	closeDownloads, config, err := downloads(c, o.Cache)
+	if err != nil {
+		return err
+	}
+	defer closeDownloads()
+	o.Config = config
 	bar := newProgress(os.Stderr)
 	o.Progress = bar.event
 	b, err := build.New(o)

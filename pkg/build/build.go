@@ -35,6 +35,7 @@ type Options struct {
 	Platform v1.Platform // of the images
 	Bases    Bases
 	Require  []string          // commands that an image must have in the end
+	Config   []step.File       // there while a RUN step runs, where the image has the folder for it
 	Secrets  map[string]string // files by the id of --mount=type=secret
 	Timeout  time.Duration     // of one attempt at one image; 0: none
 	Retries  int               // of what may work the next time
@@ -359,7 +360,7 @@ func (o *one) step(ctx context.Context, c chain, s dockerfile.Step, dir string) 
 }
 
 func (o *one) run(ctx context.Context, r *dockerfile.Run, work string) (*step.Run, error) {
-	out := &step.Run{Argv: r.Argv, Env: slices.Concat(r.Env, r.Proxy), Cwd: r.Cwd, User: r.User, Network: r.Network, Fence: o.o.Fence, Config: aptConfig}
+	out := &step.Run{Argv: r.Argv, Env: slices.Concat(r.Env, r.Proxy), Cwd: r.Cwd, User: r.User, Network: r.Network, Fence: o.o.Fence, Config: slices.Concat(aptConfig, o.o.Config)}
 	for _, f := range r.Files {
 		out.Files = append(out.Files, step.File{Path: f.Path, Data: f.Data, Mode: f.Mode})
 	}

@@ -24,7 +24,7 @@ var atRun = strings.Fields(`
 	chown-no-passwd copy-file-over-folder copy-folder-over-file copy-folder-over-file-inside copy-folder-over-link
 	copy-link-over-folder copy-parent-is-file from-stage-dangling from-stage-missing mount-secret-required mount-ssh-required
 	onbuild-fails row16-shell-pipefail row20-heredoc-shebang-fails row49-user-unknown row64-volume-absent run-exec-not-found run-fails
-	heredoc-copy-name-path run-no-shell run-not-found run-signal user-no-passwd-name user-root-unknown-name user-unknown-group workdir-below-file workdir-file
+	add-url-checksum-wrong add-url-missing heredoc-copy-name-path run-no-shell run-not-found run-signal user-no-passwd-name user-root-unknown-name user-unknown-group workdir-below-file workdir-file
 	tree-add-tar-folder-over-file tree-add-tar-link-absolute tree-add-tar-link-out tree-add-tar-to-file tree-below-file tree-dest-link-circle
 	tree-file-over-folder tree-folder-over-file tree-folder-over-link tree-folder-to-file tree-from-glob-missing tree-several-bad tree-slash-on-file tree-workdir-file`)
 

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"path/filepath"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"fence/pkg/cli"
+	"fence/pkg/fetch"
+	"fence/pkg/step"
+)
+
+// downloadFlags are about what RUN steps fetch.
+func downloadFlags() []urfave.Flag {
+	return []urfave.Flag{
+		&urfave.StringFlag{Name: "pypi", Usage: "pip's index is `URL`, unless a Dockerfile says otherwise", EnvVars: []string{"PIP_INDEX_URL"}},
+		&urfave.StringFlag{Name: "npm", Usage: "npm's registry is `URL`, unless a Dockerfile says otherwise", EnvVars: []string{"NPM_CONFIG_REGISTRY", "npm_config_registry"}},
+		&urfave.BoolFlag{Name: "no-downloads", Usage: "keep no downloads: apt, pip and npm ask their servers themselves"},
+	}
+}
+
+// downloads starts the proxy through which apt, pip and npm fetch, and gives
+// the files that tell them.
+func downloads(c *urfave.Context, cache string) (close func() error, config []step.File, err error) {
+	if c.Bool("no-downloads") {
+		return func() error { return nil }, nil, nil
+	}
+	p, err := fetch.New(fetch.Options{Dir: filepath.Join(cache, "downloads"), PyPI: c.String("pypi"), NPM: c.String("npm")})
+	if err != nil {
+		return nil, nil, cli.Usagef("--no-downloads builds without", "keeping downloads: %w", err)
+	}
+	for path, data := range map[string][]byte{
+		"/etc/apt/apt.conf.d/zz-sifbuild-proxy": p.AptConfig(),
+		"/etc/pip.conf":                         p.PipConfig(),
+		"/usr/local/etc/npmrc":                  p.NpmConfig(),
+		"/etc/npmrc":                            p.NpmConfig(),
+	} {
+		config = append(config, step.File{Path: path, Data: data, Mode: 0o644})
+	}
+	return p.Close, config, nil
+}
