@@ -79,13 +79,13 @@ func run(s Spec, root string) (r Result, err error) {
 	if err != nil {
 		return r, err
 	}
-	var below []int
-	for _, l := range s.Lower {
+	lower := make([]string, len(s.Lower)) // as they can be opened from within
+	for i, l := range s.Lower {
 		fd, err := unix.Open(l, unix.O_PATH|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return r, err
 		}
-		below = append(below, fd)
+		lower[i] = fmt.Sprintf("/proc/self/fd/%d", fd)
 	}
 	if err := g.enter(); err != nil {
 		return r, err
@@ -102,44 +102,43 @@ func run(s Spec, root string) (r Result, err error) {
 	n.groups = slices.Compact(n.groups)
 	r.Exit, err = n.command(s.Run, user)
 	if err == nil {
-		var lower []string
-		for _, fd := range below {
-			lower = append(lower, fmt.Sprintf("/proc/self/fd/%d", fd))
-		}
-		user := tree.Owner{UID: user.UID, GID: user.GID}
-		if err = newOwners(fmt.Sprintf("/proc/self/fd/%d/.", upper), lower, user, n.specials); err != nil {
-			err = fmt.Errorf("noting whose the new files are: %w", err)
-		}
+		r.Specials, err = n.settle(fmt.Sprintf("/proc/self/fd/%d", upper), lower)
+	}
+	g.leave()
+	return r, err
+}
+
+// settle notes whose the new files are, when all processes have ended, and
+// lists what the folder upper cannot hold.
+func (n *notary) settle(upper string, lower []string) (list []tree.Special, err error) {
+	if err := newOwners(upper+"/.", lower, n.user, n.specials); err != nil {
+		return nil, fmt.Errorf("noting whose the new files are: %w", err)
 	}
 	for p := range n.below {
 		// What was replaced is noted anew, or as nobody's.
-		if _, ours := n.specials[p]; !ours && err == nil {
-			if _, there := os.Lstat(fmt.Sprintf("/proc/self/fd/%d/%s", upper, p)); there == nil {
-				r.Specials = append(r.Specials, tree.Special{Path: p})
+		if _, ours := n.specials[p]; !ours {
+			if _, err := os.Lstat(upper + "/" + p); err == nil {
+				list = append(list, tree.Special{Path: p})
 			}
 		}
-	}
-	g.leave()
-	if err != nil {
-		return r, err
 	}
 	for _, p := range slices.Sorted(maps.Keys(n.specials)) {
 		// What is gone again, or was replaced, needs no note.
-		sp := n.specials[p]
+		s := n.specials[p]
 		info, err := os.Lstat("/" + p)
 		switch {
 		case err != nil:
-		case sp.Device != "" && info.Mode().IsRegular() && info.Size() == 0:
-			sp.Mode, sp.Owner = uint32(info.Sys().(*syscall.Stat_t).Mode&0o7777), ownerOf("/"+p)
+		case s.Device != "" && info.Mode().IsRegular() && info.Size() == 0:
+			s.Mode, s.Owner = uint32(info.Sys().(*syscall.Stat_t).Mode&0o7777), ownerOf("/"+p)
 			if err := os.Remove("/" + p); err != nil {
-				return r, err
+				return nil, err
 			}
-			r.Specials = append(r.Specials, sp)
-		case sp.Device == "" && !info.IsDir() && !info.Mode().IsRegular():
-			r.Specials = append(r.Specials, sp)
+			list = append(list, s)
+		case s.Device == "" && !info.IsDir() && !info.Mode().IsRegular():
+			list = append(list, s)
 		}
 	}
-	return r, nil
+	return list, nil
 }
 
 // command runs the command and returns its status when all of its processes
