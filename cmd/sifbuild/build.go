@@ -39,6 +39,7 @@ func buildCmd() *urfave.Command {
 			&urfave.DurationFlag{Name: "timeout", Usage: "`TIME` for one image", Value: 30 * time.Minute},
 			&urfave.IntFlag{Name: "retries", Usage: "try `N` times more what may work the next time (network, rate limits)", Value: 2},
 			&urfave.StringSliceFlag{Name: "secret", Usage: "`ID=FILE` for RUN --mount=type=secret,id=ID"},
+			&urfave.BoolFlag{Name: "no-smoke", Usage: "do not start each new image once under Apptainer"},
 			&urfave.BoolFlag{Name: "dry-run", Usage: "only plan"},
 		}),
 		Action: buildCommand,
@@ -74,6 +75,12 @@ func buildCommand(c *urfave.Context) error {
 	saySkipped(os.Stderr, skipped)
 	o := p.buildOptions()
 	o.Fence, o.Timeout, o.Retries, o.Pause = fence, c.Duration("timeout"), c.Int("retries"), 10*time.Second
+	o.NoSmoke = c.Bool("no-smoke")
+	if p, err := exec.LookPath("apptainer"); err == nil {
+		if o.Apptainer, err = filepath.Abs(p); err != nil {
+			return err
+		}
+	}
 	o.Secrets = map[string]string{}
 	for _, pair := range c.StringSlice("secret") {
 		id, file, ok := strings.Cut(pair, "=")
@@ -104,7 +111,7 @@ func buildCommand(c *urfave.Context) error {
 	out := recorder{enc: json.NewEncoder(c.App.Writer), print: c.Bool("json") || !cli.IsTerminal(c.App.Writer)}
 	for _, t := range all {
 		if t.err != nil {
-			out.add(t.task, &build.Report{Schema: build.ReportSchema, Arch: p.platform.Architecture, Fault: build.PlanFault(t.err)})
+			out.add(t.task, build.PlanReport(p.platform.Architecture, t.err))
 		}
 	}
 	bar.start(len(list))

@@ -16,6 +16,7 @@ import (
 
 	"fence/pkg/base"
 	"fence/pkg/build"
+	"fence/pkg/check"
 	"fence/pkg/cli"
 	"fence/pkg/dockerfile"
 	"fence/pkg/step"
@@ -204,20 +205,19 @@ func (p *planner) one(ctx context.Context, t task.Task) (*dockerfile.Plan, error
 // wants groups tasks by the image that they want.
 func wants(b *build.Builder, all []planned) (list []build.Want, byKey map[string][]task.Task) {
 	byKey = map[string][]task.Task{}
+	at := map[string]int{} // in list, by key
 	for _, t := range all {
 		if t.err != nil {
 			continue
 		}
 		key := b.Key(t.plan)
-		if byKey[key] == nil {
-			list = append(list, build.Want{Key: key, Plan: t.plan, Names: []string{t.task.Name}})
-		} else {
-			i := len(list) - 1
-			for list[i].Key != key {
-				i--
-			}
-			list[i].Names = append(list[i].Names, t.task.Name)
+		i, ok := at[key]
+		if !ok {
+			i = len(list)
+			at[key], list = i, append(list, build.Want{Key: key, Plan: t.plan})
 		}
+		list[i].Names = append(list[i].Names, t.task.Name)
+		list[i].Tasks = append(list[i].Tasks, check.Task{Name: t.task.Name, Tests: t.task.Tests, Solution: t.task.Solution})
 		byKey[key] = append(byKey[key], t.task)
 	}
 	return list, byKey
