@@ -7,8 +7,10 @@ import (
 	"strings"
 	"syscall"
 
+	"fence/pkg/base"
 	"fence/pkg/dockerfile"
 	"fence/pkg/internal/text"
+	"fence/pkg/sif"
 	"fence/pkg/smoke"
 	"fence/pkg/step"
 )
@@ -68,6 +70,7 @@ func classify(err error, log string) *Fault {
 		f.Class, f.Detail = "smoke", lastLines(started.Said, 20)
 		f.Message = "the image was made, and started under Apptainer as a trial starts it: " + text.Printable(started.Error())
 		f.Hint = "--no-smoke leaves the start out, if it is this node and not the image"
+	case away(f, err):
 	case full(err):
 		f.Class, f.Hint = "disk", "make room, or name other folders with --cache and --scratch"
 	case errors.As(err, &failed):
@@ -87,7 +90,22 @@ func classify(err error, log string) *Fault {
 
 // full says that a disk took no more, of the cache or of scratch.
 func full(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
+	return errors.Is(err, sif.ErrDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
+}
+
+// away says that a registry did not give what was asked for, for now.
+func away(f *Fault, err error) bool {
+	var limited *base.RateLimited
+	var unreachable *base.Unreachable
+	switch {
+	case errors.As(err, &limited):
+		f.Class, f.Retry = "rate_limit", true
+	case errors.As(err, &unreachable):
+		f.Class, f.Retry = "network", true
+	default:
+		return false
+	}
+	return true
 }
 
 // planFault is a Dockerfile that cannot be planned.
@@ -97,6 +115,7 @@ func planFault(err error) *Fault {
 	if errors.As(err, &e) {
 		f.Hint = text.Printable(e.Hint)
 	}
+	away(f, err)
 	return f
 }
 

@@ -36,7 +36,9 @@ func (o *one) publish(ctx context.Context, squashfs string, meta sif.Meta) error
 	for _, f := range append(old, made) {
 		defer os.Remove(f)
 	}
-	if err := sif.Write(made, squashfs, meta); err != nil {
+	if err := sif.Write(made, squashfs, meta); errors.Is(err, sif.ErrDiskFull) {
+		return fmt.Errorf("writing the image %s: %w", image, sif.ErrDiskFull)
+	} else if err != nil {
 		return err
 	}
 	if info, err := os.Stat(made); err == nil {
