@@ -9,14 +9,12 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	urfave "github.com/urfave/cli/v2"
 
 	"fence/pkg/build"
 	"fence/pkg/cli"
-	"fence/pkg/task"
 )
 
 func buildCmd() *urfave.Command {
@@ -39,6 +37,7 @@ func buildCmd() *urfave.Command {
 			&urfave.DurationFlag{Name: "timeout", Usage: "`TIME` for one image", Value: 30 * time.Minute},
 			&urfave.IntFlag{Name: "retries", Usage: "try `N` times more what may work the next time (network, rate limits)", Value: 2},
 			&urfave.StringSliceFlag{Name: "secret", Usage: "`ID=FILE` for RUN --mount=type=secret,id=ID"},
+			&urfave.BoolFlag{Name: "no-smoke", Usage: "do not start each new image once under Apptainer"},
 			&urfave.BoolFlag{Name: "dry-run", Usage: "only plan"},
 		}),
 		Action: buildCommand,
@@ -60,6 +59,12 @@ func buildCommand(c *urfave.Context) error {
 	if c.Int("jobs") < 1 {
 		return cli.Usagef("-j 4", "-j: %d is no number of builds", c.Int("jobs"))
 	}
+	if c.Int("retries") < 0 {
+		return cli.Usagef("--retries 0 tries once", "--retries: %d is no number of tries", c.Int("retries"))
+	}
+	if c.Duration("timeout") < 0 {
+		return cli.Usagef("--timeout 30m", "--timeout: %v is no time", c.Duration("timeout"))
+	}
 	fence, err := findFence()
 	if err != nil {
 		return err
@@ -74,11 +79,22 @@ func buildCommand(c *urfave.Context) error {
 	saySkipped(os.Stderr, skipped)
 	o := p.buildOptions()
 	o.Fence, o.Timeout, o.Retries, o.Pause = fence, c.Duration("timeout"), c.Int("retries"), 10*time.Second
+	o.NoSmoke = c.Bool("no-smoke")
+	if p, err := exec.LookPath("apptainer"); err == nil {
+		if o.Apptainer, err = filepath.Abs(p); err != nil {
+			return err
+		}
+	}
 	o.Secrets = map[string]string{}
 	for _, pair := range c.StringSlice("secret") {
 		id, file, ok := strings.Cut(pair, "=")
-		if !ok {
+		if !ok || id == "" {
 			return cli.Usagef("--secret token=/path/to/file", "--secret: %q is not ID=FILE", pair)
+		}
+		if st, err := os.Stat(file); err != nil {
+			return cli.Usagef("--secret token=/path/to/file", "--secret %s: %w", id, err)
+		} else if !st.Mode().IsRegular() {
+			return cli.Usagef("--secret token=/path/to/file", "--secret %s: %s is not a file", id, file)
 		}
 		o.Secrets[id] = file
 	}
@@ -99,21 +115,32 @@ func buildCommand(c *urfave.Context) error {
 	o.Config = config
 	bar := newProgress(os.Stderr)
 	o.Progress = bar.event
+	ctx, stop := interruptible()
+	defer stop()
 	b, err := build.New(o)
 	if err != nil {
 		return &cli.Error{Code: cli.Usage, Err: err}
 	}
-	ctx, stop := interruptible()
-	defer stop()
+	if err := b.Preflight(ctx); err != nil {
+		b.Close()
+		return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("nothing can be built here: %w", err)}
+	}
+	if b.InMemory() {
+		fmt.Fprintf(os.Stderr, "sifbuild: the scratch folder %s is in memory, and so is what is built there: --scratch DIR on a disk of this node\n", o.Scratch)
+	}
+	if loginNode() {
+		fmt.Fprintln(os.Stderr, "sifbuild: this is heavy work, and not in a job of Slurm: sbatch examples/build.sbatch does it in one")
+	}
 
 	list, byKey := wants(b, all)
 	out := recorder{enc: json.NewEncoder(c.App.Writer), print: c.Bool("json") || !cli.IsTerminal(c.App.Writer)}
+	out.enc.SetEscapeHTML(false)
 	for _, t := range all {
 		if t.err != nil {
-			out.add(t.task, &build.Report{Schema: build.ReportSchema, Arch: p.platform.Architecture, Fault: build.PlanFault(t.err)})
+			out.add(t.task, build.PlanReport(p.platform.Architecture, t.err))
 		}
 	}
-	bar.start(len(list))
+	bar.start(list, c.Int("jobs"))
 	b.All(ctx, list, c.Int("jobs"), func(w build.Want, r *build.Report) {
 		bar.done(w, r)
 		for _, t := range byKey[w.Key] {
@@ -122,7 +149,7 @@ func buildCommand(c *urfave.Context) error {
 	})
 	bar.end()
 	err = b.Close()
-	out.table(os.Stderr)
+	out.summary(os.Stderr)
 	switch {
 	case err != nil:
 		return &cli.Error{Code: cli.Unknown, Err: err}
@@ -130,6 +157,12 @@ func buildCommand(c *urfave.Context) error {
 		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of %d tasks have no image", out.failed, len(out.reports))}
 	}
 	return nil
+}
+
+// loginNode says that this node belongs to Slurm and this process to no job.
+func loginNode() bool {
+	_, err := exec.LookPath("sbatch")
+	return err == nil && os.Getenv("SLURM_JOB_ID") == ""
 }
 
 // findFence is the fence that comes with this sifbuild.
@@ -145,52 +178,4 @@ func findFence() (string, error) {
 		return filepath.Abs(p)
 	}
 	return "", cli.Usagef("put fence beside sifbuild, or on PATH", "fence is not there, and no RUN line runs without it")
-}
-
-// recorder prints a record for each task and remembers all for the table.
-type recorder struct {
-	enc     *json.Encoder
-	print   bool
-	reports []build.Report
-	failed  int
-}
-
-func (o *recorder) add(t task.Task, r *build.Report) {
-	one := *r
-	one.Name, one.Task = t.Name, t.Dir
-	o.reports = append(o.reports, one)
-	if one.Fault != nil {
-		o.failed++
-	}
-	if o.print {
-		o.enc.Encode(one)
-	}
-}
-
-func (o *recorder) table(w *os.File) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	images, there, built := map[string]bool{}, 0, 0
-	var bytes int64
-	for _, r := range o.reports {
-		if r.Fault != nil || images[r.Key] {
-			continue
-		}
-		images[r.Key] = true
-		bytes += r.Bytes
-		if r.Cached {
-			there++
-		} else {
-			built++
-		}
-	}
-	fmt.Fprintf(w, "%d tasks, %d images: %d built, %d there before; %s\n", len(o.reports), len(images), built, there, size(bytes))
-	if o.failed > 0 {
-		fmt.Fprintln(t, "NO IMAGE\tCLASS\tWHY")
-		for _, r := range o.reports {
-			if r.Fault != nil {
-				fmt.Fprintf(t, "%s\t%s\t%s\n", cli.Printable(r.Name), r.Fault.Class, cli.Printable(r.Fault.Message))
-			}
-		}
-	}
-	t.Flush()
 }

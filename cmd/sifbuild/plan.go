@@ -55,7 +55,7 @@ func planCommand(c *urfave.Context) error {
 		return err
 	}
 	records := planRecords(p, all)
-	if c.Bool("json") || !cli.IsTerminal(c.App.Writer) {
+	if c.Bool("json") {
 		enc := json.NewEncoder(c.App.Writer)
 		for _, r := range records {
 			enc.Encode(r)
@@ -81,6 +81,11 @@ func planCommand(c *urfave.Context) error {
 func readTasks(c *urfave.Context) (*planner, []planned, []task.Skipped, error) {
 	if !c.Args().Present() {
 		return nil, nil, nil, cli.Usagef("sifbuild "+c.Command.Name+" tasks/", "no task folder is named")
+	}
+	for _, name := range []string{"per-dataset", "limit"} {
+		if n := c.Int(name); n < 0 {
+			return nil, nil, nil, cli.Usagef("--"+name+" 10", "--%s: %d is no number of tasks", name, n)
+		}
 	}
 	p, err := newPlanner(c)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -16,6 +17,7 @@ import (
 
 	"fence/pkg/base"
 	"fence/pkg/build"
+	"fence/pkg/check"
 	"fence/pkg/cli"
 	"fence/pkg/dockerfile"
 	"fence/pkg/step"
@@ -31,7 +33,7 @@ func planFlags() []urfave.Flag {
 		&urfave.StringSliceFlag{Name: "build-arg", Usage: "`NAME=VALUE` for ARG NAME"},
 		&urfave.BoolFlag{Name: "offline", Usage: "ask no registry: every base is local, or was fetched before"},
 		&urfave.StringFlag{Name: "target", Usage: "build the stage `NAME` instead of the last"},
-		&urfave.StringFlag{Name: "arch", Usage: "build for `ARCH` (default: this node's)", Value: runtime.GOARCH},
+		&urfave.StringFlag{Name: "arch", Usage: "build for `ARCH` (default: this node's)"},
 	}
 }
 
@@ -65,10 +67,18 @@ type planner struct {
 func newPlanner(c *urfave.Context) (*planner, error) {
 	p := &planner{
 		cache: c.String("cache"), target: c.String("target"), args: map[string]string{}, contexts: map[string]string{},
-		platform: v1.Platform{OS: "linux", Architecture: goArch(c.String("arch"))}, bases: map[string]base.Base{},
+		bases: map[string]base.Base{},
 	}
+	arch, err := goArch(c.String("arch"))
+	if err != nil {
+		return nil, err
+	}
+	p.platform = v1.Platform{OS: "linux", Architecture: arch}
 	for _, pair := range c.StringSlice("build-arg") {
 		name, value, ok := strings.Cut(pair, "=")
+		if name == "" {
+			return nil, cli.Usagef("--build-arg VERSION=1.2", "--build-arg: %q is not NAME=VALUE", pair)
+		}
 		if !ok {
 			// As docker build has it: the caller's own variable.
 			if value, ok = os.LookupEnv(name); !ok {
@@ -94,8 +104,8 @@ func newPlanner(c *urfave.Context) (*planner, error) {
 		}
 		p.contexts[name] = abs
 	}
-	if r := c.String("require"); r != "none" && r != "" {
-		p.require = strings.Split(r, ",")
+	if p.require, err = commandList(c.String("require")); err != nil {
+		return nil, err
 	}
 	local := map[string]string{}
 	for _, pair := range c.StringSlice("base") {
@@ -103,21 +113,33 @@ func newPlanner(c *urfave.Context) (*planner, error) {
 		if !ok || name == "" || path == "" {
 			return nil, cli.Usagef("--base ubuntu:22.04=/project/images/ubuntu", "--base: %q is not NAME=PATH", pair)
 		}
+		if _, err := os.Stat(path); err != nil {
+			return nil, cli.Usagef("the root folder, OCI layout, image archive or SIF that "+name+" is", "--base %s: %w", name, err)
+		}
 		local[name] = path
 	}
 	p.store = base.New(base.Options{Dir: filepath.Join(p.cache, "base"), Local: local, Offline: c.Bool("offline")})
 	return p, nil
 }
 
-// goArch takes the names that people use.
-func goArch(arch string) string {
+// architectures are those that an image can be for, see sif.GetSIFArch.
+var architectures = []string{"386", "amd64", "arm", "arm64", "ppc64", "ppc64le", "mips", "mipsle", "mips64", "mips64le", "s390x", "riscv64", "loong64"}
+
+// goArch is an architecture as Go names it, from any of the names that people
+// use; "" is this node's.
+func goArch(arch string) (string, error) {
 	switch arch {
+	case "":
+		return runtime.GOARCH, nil
 	case "x86_64":
-		return "amd64"
+		return "amd64", nil
 	case "aarch64":
-		return "arm64"
+		return "arm64", nil
 	}
-	return arch
+	if !slices.Contains(architectures, arch) {
+		return "", cli.Usagef("such as amd64 or arm64", "--arch: %q is not an architecture", arch)
+	}
+	return arch, nil
 }
 
 func (p *planner) options() dockerfile.Options {
@@ -204,20 +226,19 @@ func (p *planner) one(ctx context.Context, t task.Task) (*dockerfile.Plan, error
 // wants groups tasks by the image that they want.
 func wants(b *build.Builder, all []planned) (list []build.Want, byKey map[string][]task.Task) {
 	byKey = map[string][]task.Task{}
+	at := map[string]int{} // in list, by key
 	for _, t := range all {
 		if t.err != nil {
 			continue
 		}
 		key := b.Key(t.plan)
-		if byKey[key] == nil {
-			list = append(list, build.Want{Key: key, Plan: t.plan, Names: []string{t.task.Name}})
-		} else {
-			i := len(list) - 1
-			for list[i].Key != key {
-				i--
-			}
-			list[i].Names = append(list[i].Names, t.task.Name)
+		i, ok := at[key]
+		if !ok {
+			i = len(list)
+			at[key], list = i, append(list, build.Want{Key: key, Plan: t.plan})
 		}
+		list[i].Names = append(list[i].Names, t.task.Name)
+		list[i].Tasks = append(list[i].Tasks, check.Task{Name: t.task.Name, Tests: t.task.Tests, Solution: t.task.Solution})
 		byKey[key] = append(byKey[key], t.task)
 	}
 	return list, byKey

@@ -2,40 +2,54 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"fence/pkg/build"
 	"fence/pkg/cli"
 )
 
 // progress shows what is being built: on a terminal a bar for each build and
-// one for all, elsewhere a line for each image that is done.
+// one for all, elsewhere a line for each image that is done. What was there
+// before is not worth a line.
 type progress struct {
 	w        *os.File
 	terminal bool
 	began    time.Time
+	names    map[string]string // of the images, by key
 
 	mu      sync.Mutex
 	total   int
 	ended   int
 	failed  int
-	running map[string]build.Event
-	since   map[string]time.Time
+	running map[string]running
 	drawn   int // lines on the screen
 	stop    chan struct{}
 	stopped chan struct{}
 }
 
-func newProgress(w *os.File) *progress {
-	return &progress{w: w, terminal: cli.IsTerminal(w), running: map[string]build.Event{}, since: map[string]time.Time{}, stop: make(chan struct{}), stopped: make(chan struct{})}
+type running struct {
+	build.Event
+	since time.Time
 }
 
-func (p *progress) start(total int) {
-	p.total, p.began = total, time.Now()
+func newProgress(w *os.File) *progress {
+	return &progress{w: w, terminal: cli.IsTerminal(w), names: map[string]string{}, running: map[string]running{}, stop: make(chan struct{}), stopped: make(chan struct{})}
+}
+
+// start is called before the builds begin, with as many of them at a time.
+func (p *progress) start(list []build.Want, jobs int) {
+	p.total, p.began = len(list), time.Now()
+	for _, w := range list {
+		p.names[w.Key] = w.Names[0]
+	}
 	if !p.terminal {
 		close(p.stopped)
 		return
@@ -68,31 +82,33 @@ func (p *progress) end() {
 func (p *progress) event(e build.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.running[e.Image]; !ok {
-		p.since[e.Image] = time.Now()
+	r, ok := p.running[e.Image]
+	if !ok {
+		r.since = time.Now()
 	}
-	p.running[e.Image] = e
+	r.Event = e
+	p.running[e.Image] = r
 }
 
 func (p *progress) done(w build.Want, r *build.Report) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	took := time.Since(p.running[w.Key].since)
 	delete(p.running, w.Key)
-	delete(p.since, w.Key)
 	p.ended++
-	said := "built"
+	said := "built, " + size(r.Bytes) + ", in " + span(took)
 	switch {
 	case r.Fault != nil:
 		p.failed++
-		said = "failed: " + r.Fault.Message
+		said = "failed, " + r.Fault.Class + ": " + r.Fault.Message
 	case r.Cached:
-		if p.terminal {
-			return
-		}
-		said = "there"
+		return
 	}
 	p.wipe()
-	fmt.Fprintf(p.w, "sifbuild: %d/%d %s %s (%s)\n", p.ended, p.total, cli.Printable(w.Names[0]), cli.Printable(said), time.Duration(r.Seconds*float64(time.Second)).Round(100*time.Millisecond))
+	fmt.Fprintf(p.w, "sifbuild: %d/%d %s: %s\n", p.ended, p.total, cli.Printable(w.Names[0]), cli.Printable(said))
+	if p.terminal {
+		p.draw()
+	}
 }
 
 // wipe takes the bars from the screen, so that a line can be printed.
@@ -103,33 +119,91 @@ func (p *progress) wipe() {
 	}
 }
 
+// draw puts the bars where the last ones are.
 func (p *progress) draw() {
-	p.wipe()
-	columns := cli.Columns(p.w)
-	var keys []string
-	for k := range p.running {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, func(a, b string) int { return p.since[a].Compare(p.since[b]) })
+	columns, rows := screen(p.w)
+	lines := p.lines(columns, rows, time.Now())
 	var out strings.Builder
-	line := func(s string) {
-		r := []rune(cli.Printable(s))
-		out.WriteString(string(r[:min(len(r), columns-1)]) + "\n")
-		p.drawn++
+	if p.drawn > 0 {
+		fmt.Fprintf(&out, "\x1b[%dA", p.drawn)
 	}
-	for _, k := range keys {
+	for _, l := range lines {
+		out.WriteString(l + "\x1b[K\n")
+	}
+	out.WriteString("\x1b[J")
+	p.drawn = len(lines)
+	io.WriteString(p.w, out.String())
+}
+
+// lines are the bars: those of the builds that began first, as many as there
+// is place for, then one for all.
+func (p *progress) lines(columns, rows int, now time.Time) []string {
+	keys := slices.SortedFunc(maps.Keys(p.running), func(a, b string) int {
+		if n := p.running[a].since.Compare(p.running[b].since); n != 0 {
+			return n
+		}
+		return strings.Compare(a, b)
+	})
+	shown := keys[:min(len(keys), max(1, rows-3))]
+	wide := 0 // the longest name, of a third of the screen at most
+	for _, k := range shown {
+		wide = max(wide, len([]rune(cli.Printable(p.names[k]))))
+	}
+	wide = min(wide, columns/3)
+	var out []string
+	for _, k := range shown {
 		e := p.running[k]
-		line(fmt.Sprintf("%s %2d/%-2d %6s  %s", meter(e.Step, e.Of, 10), e.Step, e.Of, time.Since(p.since[k]).Round(time.Second), e.Text))
+		name := cli.Printable(p.names[k])
+		line := fmt.Sprintf("%-*s %s %2d/%-2d %6s  ", wide, short(name, wide), meter(e.Step, e.Of, 10), e.Step, e.Of, span(now.Sub(e.since)))
+		out = append(out, short(line+cli.Printable(e.Text), columns-1))
 	}
-	line(fmt.Sprintf("%s %d of %d images, %d failed, %s", meter(p.ended, p.total, 20), p.ended, p.total, p.failed, time.Since(p.began).Round(time.Second)))
-	p.w.WriteString(out.String())
+	last := fmt.Sprintf("%s %d of %d images, %d failed, %s", meter(p.ended, p.total, 20), p.ended, p.total, p.failed, span(now.Sub(p.began)))
+	if n := len(keys) - len(shown); n > 0 {
+		last += fmt.Sprintf("; %d more are being built", n)
+	}
+	return append(out, short(last, columns-1))
+}
+
+// screen is how much a terminal shows.
+func screen(w *os.File) (columns, rows int) {
+	rows = 24
+	if ws, err := unix.IoctlGetWinsize(int(w.Fd()), unix.TIOCGWINSZ); err == nil && ws.Row > 0 {
+		rows = int(ws.Row)
+	}
+	return cli.Columns(w), rows
+}
+
+// short is s in that many columns: what is too long loses its middle, so that
+// names that begin alike are told apart.
+func short(s string, columns int) string {
+	r := []rune(s)
+	if len(r) <= columns {
+		return s
+	}
+	if columns < 12 {
+		return string(r[:max(columns, 0)])
+	}
+	tail := columns / 3
+	return string(r[:columns-tail-2]) + ".." + string(r[len(r)-tail:])
 }
 
 // meter is a bar of a width in columns.
 func meter(n, of, width int) string {
 	full := 0
 	if of > 0 {
-		full = n * width / of
+		full = min(n, of) * width / of
 	}
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "]"
+}
+
+// span is a time for people: 3.2s, 41s, 12m03s.
+func span(d time.Duration) string {
+	switch {
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1fs", max(d, 0).Seconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.0fs", d.Seconds())
+	}
+	d = d.Round(time.Second)
+	return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
 }

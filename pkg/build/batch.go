@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"fence/pkg/check"
 	"fence/pkg/dockerfile"
 )
 
@@ -13,6 +14,7 @@ type Want struct {
 	Key   string
 	Plan  *dockerfile.Plan
 	Names []string // sorted; the first names the build
+	Tasks []check.Task
 }
 
 // All builds images, at most jobs at a time, and hands each report to done as
@@ -42,7 +44,7 @@ func (b *Builder) All(ctx context.Context, wants []Want, jobs int, done func(Wan
 // retried builds, and again while what failed may work the next time.
 func (b *Builder) retried(ctx context.Context, w Want) *Report {
 	for attempt := 1; ; attempt++ {
-		r, err := b.Build(ctx, w.Names[0], w.Plan)
+		r, err := b.Build(ctx, w.Names[0], w.Plan, w.Tasks...)
 		r.Attempts = attempt
 		if err == nil {
 			return r

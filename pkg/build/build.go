@@ -20,6 +20,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
+	"fence/pkg/check"
 	"fence/pkg/dockerfile"
 	"fence/pkg/internal/lockfile"
 	"fence/pkg/sif"
@@ -41,8 +42,12 @@ type Options struct {
 	Retries  int               // of what may work the next time
 	Pause    time.Duration     // before the first retry; twice as long before the second, and so on
 	CPUs     int               // for packing; 0: all that this process may use
-	Log      *slog.Logger      // nil discards
-	Progress func(Event)       // nil discards; called from several goroutines
+	// Apptainer is the path of the node's, which each new image is started
+	// with once; "" if there is none. NoSmoke leaves that out.
+	Apptainer string
+	NoSmoke   bool
+	Log       *slog.Logger // nil discards
+	Progress  func(Event)  // nil discards; called from several goroutines
 }
 
 // Bases gives what stages begin with.
@@ -159,21 +164,23 @@ type one struct {
 	stages map[int]chain
 	log    *os.File
 	report *Report
+	tasks  []check.Task
 	steps  int
 	total  int
 }
 
 // Build makes the image of a plan, unless it is there. The report says what
-// was done, also beside an error.
-func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan) (*Report, error) {
+// was done, also beside an error. What tasks have that their agents must not
+// see is looked for in the image.
+func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan, tasks ...check.Task) (*Report, error) {
 	start := time.Now()
 	k := newKeys(p, b.o.Platform, b.profile())
-	r := &Report{Schema: ReportSchema, Name: name, Key: k.Image, Image: b.Image(k.Image), Arch: b.o.Platform.Architecture}
+	r := newReport(name, k.Image, b.Image(k.Image), b.o.Platform.Architecture)
 	for _, w := range p.Warnings {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("%s:%d: %s", w.File, w.Line, w.Text))
 	}
 	if b.there(k.Image, r) {
-		return r, nil
+		return r, b.catchUp(ctx, r, tasks)
 	}
 	if err := ctx.Err(); err != nil {
 		return r, context.Cause(ctx)
@@ -185,9 +192,9 @@ func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan) (*
 	}
 	defer lock.Release()
 	if b.there(k.Image, r) {
-		return r, nil
+		return r, b.catchUp(ctx, r, tasks)
 	}
-	r.Log = filepath.Join(b.o.Cache, "logs", k.Image+".log")
+	r.Log = b.logFile(k.Image)
 	log, err := os.OpenFile(r.Log, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o644)
 	if err != nil {
 		return r, fmt.Errorf("the log of a build: %w", err)
@@ -198,7 +205,7 @@ func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan) (*
 		ctx, cancel = context.WithTimeoutCause(ctx, b.o.Timeout, ErrTimeout)
 		defer cancel()
 	}
-	o := &one{Builder: b, plan: p, keys: k, stages: map[int]chain{}, log: log, report: r}
+	o := &one{Builder: b, plan: p, keys: k, stages: map[int]chain{}, log: log, report: r, tasks: tasks}
 	for _, st := range p.Stages {
 		o.total += len(st.Steps)
 	}
@@ -223,13 +230,18 @@ func (b *Builder) there(key string, r *Report) bool {
 		return false
 	}
 	made.Name, made.Cached = r.Name, true
+	made.Image, made.Log = r.Image, b.logFile(key) // a cache can be moved
+	made.lists()
 	*r = made
+	b.use(r.Image)
 	return true
 }
 
 func (b *Builder) reportFile(key string) string {
 	return strings.TrimSuffix(b.Image(key), ".sif") + ".json"
 }
+
+func (b *Builder) logFile(key string) string { return filepath.Join(b.o.Cache, "logs", key+".log") }
 
 func (o *one) say(text string) {
 	o.o.Progress(Event{Image: o.keys.Image, Step: o.steps, Of: o.total, Text: text})
@@ -520,13 +532,7 @@ func (o *one) pack(ctx context.Context, c chain, st *dockerfile.Stage) error {
 	for _, d := range r.Specials {
 		meta.Owners = append(meta.Owners, sif.Owner{Path: d.Path, UID: d.Owner.UID, GID: d.Owner.GID, Device: d.Device, Mode: d.Mode, Major: d.Major, Minor: d.Minor})
 	}
-	if err := sif.Write(o.report.Image, squashfs, meta); err != nil {
-		return err
-	}
-	if info, err := os.Stat(o.report.Image); err == nil {
-		o.report.Bytes = info.Size()
-	}
-	return nil
+	return o.publish(ctx, squashfs, meta)
 }
 
 // tail is the end of a log: what a build said before it failed.

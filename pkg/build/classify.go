@@ -5,15 +5,22 @@ import (
 	"errors"
 	"regexp"
 	"strings"
+	"syscall"
 
+	"fence/pkg/base"
+	"fence/pkg/dockerfile"
+	"fence/pkg/internal/text"
+	"fence/pkg/sif"
+	"fence/pkg/smoke"
 	"fence/pkg/step"
 )
 
 // Fault says why there is no image.
 type Fault struct {
 	Class   string `json:"class"`
-	Message string `json:"message"` // one line
-	Detail  string `json:"detail,omitempty"`
+	Message string `json:"message"`          // one line
+	Hint    string `json:"hint,omitempty"`   // what to do, one line
+	Detail  string `json:"detail,omitempty"` // what was said before it, the end of it
 	// Retry: the same again may work.
 	Retry bool `json:"retry"`
 }
@@ -35,11 +42,13 @@ var classes = []struct {
 
 // classify names a failure by the error, else by the end of the log.
 func classify(err error, log string) *Fault {
-	f := &Fault{Class: "step", Message: err.Error(), Detail: lastLines(log, 20)}
+	f := &Fault{Class: "step", Message: text.Printable(err.Error()), Detail: lastLines(log, 20)}
 	var failed *step.Failure
 	var required *RequireError
 	var status *StatusError
 	var arch *ArchError
+	var looked *CheckError
+	var started *smoke.Failure
 	switch {
 	case errors.As(err, &arch):
 		f.Class = "architecture"
@@ -49,6 +58,21 @@ func classify(err error, log string) *Fault {
 		f.Class, f.Retry = "stopped", true
 	case errors.As(err, &required):
 		f.Class = "require"
+	case errors.As(err, &looked):
+		f.Class, f.Hint, f.Detail = "check", looked.Finding.Hint, ""
+		switch looked.Finding.Class {
+		case "arch":
+			f.Class = "architecture"
+		case "command":
+			f.Class = "require"
+		}
+	case errors.As(err, &started):
+		f.Class, f.Detail = "smoke", lastLines(started.Said, 20)
+		f.Message = "the image was made, and started under Apptainer as a trial starts it: " + text.Printable(started.Error())
+		f.Hint = "--no-smoke leaves the start out, if it is this node and not the image"
+	case away(f, err):
+	case full(err):
+		f.Class, f.Hint = "disk", "make room, or name other folders with --cache and --scratch"
 	case errors.As(err, &failed):
 		f.Class = failed.Kind
 	case errors.As(err, &status):
@@ -64,8 +88,36 @@ func classify(err error, log string) *Fault {
 	return f
 }
 
-// PlanFault is a Dockerfile that cannot be planned.
-func PlanFault(err error) *Fault { return &Fault{Class: "dockerfile", Message: err.Error()} }
+// full says that a disk took no more, of the cache or of scratch.
+func full(err error) bool {
+	return errors.Is(err, sif.ErrDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
+}
+
+// away says that a registry did not give what was asked for, for now.
+func away(f *Fault, err error) bool {
+	var limited *base.RateLimited
+	var unreachable *base.Unreachable
+	switch {
+	case errors.As(err, &limited):
+		f.Class, f.Retry = "rate_limit", true
+	case errors.As(err, &unreachable):
+		f.Class, f.Retry = "network", true
+	default:
+		return false
+	}
+	return true
+}
+
+// planFault is a Dockerfile that cannot be planned.
+func planFault(err error) *Fault {
+	f := &Fault{Class: "dockerfile", Message: text.Printable(err.Error())}
+	var e *dockerfile.Error
+	if errors.As(err, &e) {
+		f.Hint = text.Printable(e.Hint)
+	}
+	away(f, err)
+	return f
+}
 
 func lastLines(s string, n int) string {
 	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")

@@ -84,6 +84,15 @@ func GC(o GCOptions) ([]Gone, error) {
 	return gone, nil
 }
 
+// use marks something of the cache as used now. Where that is not allowed, it
+// is collected earlier.
+func (b *Builder) use(path string) {
+	now := time.Now()
+	if st, err := os.Stat(path); err == nil && now.Sub(st.ModTime()) > time.Hour {
+		_ = os.Chtimes(path, now, now)
+	}
+}
+
 func ignoreGone(err error) error {
 	if os.IsNotExist(err) {
 		return nil

@@ -57,6 +57,8 @@ type Finding struct {
 	Hint  string   `json:"hint,omitempty"`  // what to do
 	Count int      `json:"count,omitempty"` // how many paths
 	Paths []string `json:"paths,omitempty"` // the first of them, absolute
+
+	untold bool
 }
 
 // Report is all that Run found.
@@ -73,6 +75,19 @@ type Report struct {
 // OK says whether the image can be used.
 func (r Report) OK() bool {
 	return !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Level == Fault })
+}
+
+// Untold says that what stands against the image is only that something could
+// not be looked at.
+func (r Report) Untold() bool {
+	untold := false
+	for _, f := range r.Findings {
+		if f.Level == Fault && !f.untold {
+			return false
+		}
+		untold = untold || f.untold
+	}
+	return untold
 }
 
 // shown is how many paths of a finding are written out.

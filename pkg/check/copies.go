@@ -55,6 +55,7 @@ func (r *Report) copies(t tree, tasks []Task) {
 			})
 			if err != nil {
 				r.add("copy", Fault, nil, "", "whether the %s of %s is in the image cannot be told: %v", what, task.Name, err)
+				r.Findings[len(r.Findings)-1].untold = true
 			}
 		}
 	}

@@ -144,8 +144,18 @@ var shellName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // in the warnings. (Apptainer unsets a variable that is empty in the image and
 // not in the caller's environment, unless started with --cleanenv.)
 func EnvScript(config v1.Config) (script []byte, warnings []string) {
+	vars, warnings := Environment(config)
 	var b strings.Builder
 	b.WriteString("#!/bin/sh\n")
+	for _, v := range vars {
+		fmt.Fprintf(&b, "export %s=%s\n", v[0], quote(v[1]))
+	}
+	return []byte(b.String()), warnings
+}
+
+// Environment is what EnvScript sets: names and values, in order. Of a name
+// that is there twice the last counts.
+func Environment(config v1.Config) (vars [][2]string, warnings []string) {
 	path := false
 	for _, kv := range config.Env {
 		name, value, ok := strings.Cut(kv, "=")
@@ -169,12 +179,12 @@ func EnvScript(config v1.Config) (script []byte, warnings []string) {
 			warnings = append(warnings, fmt.Sprintf("the value of %s is not UTF-8: what is not becomes \uFFFD", name))
 		}
 		path = path || name == "PATH"
-		fmt.Fprintf(&b, "export %s=%s\n", name, quote(value))
+		vars = append(vars, [2]string{name, value})
 	}
 	if !path {
-		fmt.Fprintf(&b, "export PATH=%s\n", quote(DefaultPath))
+		vars = append(vars, [2]string{"PATH", DefaultPath})
 	}
-	return []byte(b.String()), warnings
+	return vars, warnings
 }
 
 // Runscript is what "apptainer run" executes: as docker run, the entry point

@@ -47,6 +47,7 @@ var layer = map[string]int{
 	"fence/pkg/fetch/index":          0,
 	"fence/pkg/dockerfile":           2,
 	"fence/pkg/check":                2,
+	"fence/pkg/smoke":                2,
 	"fence/pkg/step":                 2,
 	"fence/pkg/build":                3,
 }

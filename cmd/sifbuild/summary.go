@@ -1,0 +1,170 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"fence/pkg/build"
+	"fence/pkg/check"
+	"fence/pkg/cli"
+	"fence/pkg/task"
+)
+
+// recorder prints a record for each task and remembers all for the summary.
+type recorder struct {
+	enc     *json.Encoder
+	print   bool
+	reports []build.Report
+	failed  int
+}
+
+func (o *recorder) add(t task.Task, r *build.Report) {
+	one := *r
+	one.Name, one.Task = t.Name, t.Dir
+	o.reports = append(o.reports, one)
+	if one.Fault != nil {
+		o.failed++
+	}
+	if o.print {
+		o.enc.Encode(one) // what cannot be written is cli.Main's to say
+	}
+}
+
+// most is how many tasks a list of the summary names: the records have all.
+const most = 20
+
+// summary says for people what came of the tasks.
+func (o *recorder) summary(w *os.File) {
+	columns := cli.Columns(w)
+	images, there, smoked := map[string]bool{}, 0, map[string]int{}
+	var bytes int64
+	classes := map[string]int{}
+	var none, warned [][3]string
+	for _, r := range o.reports {
+		if f := r.Fault; f != nil {
+			classes[f.Class]++
+			none = append(none, [3]string{r.Name, f.Class, within(r.Task, f.Message)})
+			if f.Hint != "" {
+				none = append(none, [3]string{"", "", "hint: " + within(r.Task, f.Hint)})
+			}
+			continue
+		}
+		if images[r.Key] {
+			continue
+		}
+		images[r.Key] = true
+		bytes += r.Bytes
+		if r.Cached {
+			there++
+		}
+		if r.Smoke != "ok" {
+			smoked[r.Smoke]++
+		}
+		for _, f := range r.Findings {
+			if f.Level == check.Warning {
+				warned = append(warned, [3]string{r.Name, f.Class, f.Text})
+			}
+		}
+		for _, text := range r.Warnings {
+			warned = append(warned, [3]string{r.Name, "", within(r.Task, text)})
+		}
+	}
+	table(w, columns, "WARNING", warned)
+	table(w, columns, "NO IMAGE", none)
+	fmt.Fprintf(w, "%s of %s: %d built, %d there before; %s\n", plural(len(images), "image"), plural(len(o.reports)-o.failed, "task"), len(images)-there, there, size(bytes))
+	for _, why := range slices.Sorted(maps.Keys(smoked)) {
+		fmt.Fprintf(w, "smoke of %s: %s\n", plural(smoked[why], "image"), why)
+	}
+	if o.failed > 0 {
+		var list []string
+		for _, c := range slices.Sorted(maps.Keys(classes)) {
+			list = append(list, fmt.Sprintf("%s %d", c, classes[c]))
+		}
+		fmt.Fprintf(w, "no image for %s: %s\n", plural(o.failed, "task"), strings.Join(list, ", "))
+	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// within is a text about a task, with the paths in its folder seen from there.
+func within(dir, text string) string { return strings.ReplaceAll(text, dir+"/", "") }
+
+// table prints rows of a task, a class and a text that is wrapped to the
+// terminal. A row without a task goes on with the one before it.
+func table(w io.Writer, columns int, heading string, rows [][3]string) {
+	if len(rows) == 0 {
+		return
+	}
+	tasks, left, class := 0, len(heading), 0
+	for i, r := range rows {
+		if r[0] != "" {
+			if tasks++; tasks > most {
+				rest := 0
+				for _, r := range rows[i:] {
+					if r[0] != "" {
+						rest++
+					}
+				}
+				rows = append(rows[:i:i], [3]string{"", "", fmt.Sprintf("and %d more: the records have all", rest)})
+				break
+			}
+		}
+		left = max(left, len([]rune(cli.Printable(r[0]))))
+		class = max(class, len(r[1]))
+	}
+	left = min(left, columns/4)
+	indent := left + 2
+	if class > 0 {
+		indent += class + 2
+	}
+	fmt.Fprintln(w, heading)
+	for _, r := range rows {
+		prefix := fmt.Sprintf("%-*s  ", left, short(cli.Printable(r[0]), left))
+		if class > 0 {
+			prefix += fmt.Sprintf("%-*s  ", class, r[1])
+		}
+		for _, line := range wrap(cli.Printable(r[2]), columns-indent) {
+			fmt.Fprintln(w, prefix+line)
+			prefix = strings.Repeat(" ", indent)
+		}
+	}
+	fmt.Fprintln(w)
+}
+
+// wrap breaks a text into lines of at most that many columns, between words
+// where it can.
+func wrap(text string, columns int) (lines []string) {
+	columns = max(columns, 20)
+	line := ""
+	for _, word := range strings.Fields(text) {
+		for {
+			room := columns - len([]rune(line))
+			if line != "" {
+				room--
+			}
+			r := []rune(word)
+			switch {
+			case len(r) <= room:
+				line = strings.TrimSpace(line + " " + word)
+			case line != "":
+				lines, line = append(lines, line), ""
+				continue
+			default: // longer than a line
+				lines, word = append(lines, string(r[:columns])), string(r[columns:])
+				continue
+			}
+			break
+		}
+	}
+	return append(lines, line)
+}

@@ -1,0 +1,134 @@
+package smoke
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pipesEnd is how long output is waited for when nobody of the session is left
+// to write any.
+const pipesEnd = 5 * time.Second
+
+// runSession runs cmd in a session of its own, and ends what is left of that
+// session when cmd has ended or ctx has: Apptainer's helpers (squashfuse,
+// fuse-overlayfs) outlive a killed container. given are cmd's descriptors that
+// are closed here as soon as it has them. end is how cmd ended, err why it did
+// not begin.
+func runSession(ctx context.Context, cmd *exec.Cmd, in string, out, said io.Writer, given ...io.Closer) (end, err error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	var copies []func()
+	var readers []*os.File
+	pipe := func(to io.Writer) (*os.File, error) {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		given, readers = append(given, w), append(readers, r)
+		copies = append(copies, func() { io.Copy(to, r) })
+		return w, nil
+	}
+	defer func() {
+		for _, r := range readers {
+			r.Close()
+		}
+	}()
+	stdin, feed, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	given = append(given, stdin)
+	stdout, err1 := pipe(out)
+	stderr, err2 := pipe(said)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
+	err = cmd.Start()
+	for _, c := range given {
+		c.Close()
+	}
+	if err != nil {
+		feed.Close()
+		return nil, err
+	}
+	go func() {
+		io.WriteString(feed, in) // nobody reads on: EPIPE
+		feed.Close()
+	}()
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		for _, c := range copies {
+			c()
+		}
+	}()
+	sid := cmd.Process.Pid
+	done, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-ctx.Done():
+			endSession(sid)
+		case <-done:
+		}
+	}()
+	// Not yet reaped, its number is nobody else's.
+	for unix.Waitid(unix.P_PID, sid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	}
+	close(done)
+	<-stopped
+	endSession(sid)
+	end = cmd.Wait()
+	for _, r := range readers {
+		r.SetReadDeadline(time.Now().Add(pipesEnd)) // somebody may have left the session
+	}
+	<-copied
+	return end, nil
+}
+
+// endSession kills every process of a session, until there is none.
+func endSession(sid int) {
+	for range 100 { // each round can only meet what was forked during the last
+		pids := session(sid)
+		if len(pids) == 0 {
+			return
+		}
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// session are the processes of a session: the sixth field of /proc/PID/stat,
+// see proc_pid_stat(5). What has ended and waits for its parent does not count.
+func session(sid int) (pids []int) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		data, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		_, rest, _ := strings.Cut(string(data[max(0, strings.LastIndexByte(string(data), ')')):]), ") ")
+		f := strings.Fields(rest)
+		if len(f) > 3 && f[0] != "Z" && f[0] != "X" && f[3] == strconv.Itoa(sid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
