@@ -266,7 +266,7 @@ func (o *one) stage(ctx context.Context, st *dockerfile.Stage) error {
 		}
 		key := o.keys.Steps[st.Index][i]
 		o.note("== %s:%d: %s\n", o.plan.File, s.Line, s.Text)
-		la, fresh, err := o.layers.get(ctx, key, s.Run != nil, func(dir string) ([]tree.Special, error) {
+		la, fresh, err := o.layers.get(ctx, key, c, s.Run != nil, func(dir string) ([]tree.Special, error) {
 			return o.step(ctx, c, s, dir)
 		})
 		if err != nil {
@@ -298,7 +298,7 @@ func (o *one) begin(ctx context.Context, f dockerfile.From, key string, matches 
 	if f.Stage != nil {
 		return o.stages[*f.Stage], nil
 	}
-	la, _, err := o.layers.get(ctx, key, false, func(dir string) ([]tree.Special, error) {
+	la, _, err := o.layers.get(ctx, key, nil, false, func(dir string) ([]tree.Special, error) {
 		switch {
 		case f.Base != nil:
 			o.say("unpacking " + f.Base.Name)
@@ -306,7 +306,7 @@ func (o *one) begin(ctx context.Context, f dockerfile.From, key string, matches 
 			if err != nil {
 				return nil, err
 			}
-			return o.layers.unpack(ctx, filepath.Dir(dir), dir, true, streams...)
+			return o.layers.unpack(ctx, filepath.Dir(dir), step.Unpack{Out: dir, Apply: true}, streams...)
 		case f.Context != "":
 			copied := filepath.Join(filepath.Dir(dir), "empty")
 			if err := os.Mkdir(copied, 0o755); err != nil {

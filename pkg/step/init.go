@@ -162,7 +162,7 @@ func rootLike(below, top string) error {
 func unpack(u *Unpack) (r Result, err error) {
 	for i := range u.Streams {
 		f := os.NewFile(uintptr(fdStream+i), "layer")
-		r.Specials, err = tree.Unpack(f, u.Out, tree.UnpackOptions{Apply: u.Apply, Specials: r.Specials})
+		r.Specials, err = tree.Unpack(f, u.Out, tree.UnpackOptions{Apply: u.Apply, Below: u.Below, Specials: r.Specials})
 		// What comes behind the archive's end is read all the same: it counts for its digest.
 		if _, err2 := io.Copy(io.Discard, f); err == nil {
 			err = err2
