@@ -171,6 +171,7 @@ func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan) (*
 		r.Warnings = append(r.Warnings, fmt.Sprintf("%s:%d: %s", w.File, w.Line, w.Text))
 	}
 	if b.there(k.Image, r) {
+		r.Seconds = time.Since(start).Seconds()
 		return r, nil
 	}
 	if err := ctx.Err(); err != nil {
@@ -183,7 +184,11 @@ func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan) (*
 	}
 	defer lock.Release()
 	if b.there(k.Image, r) {
+		r.Seconds = time.Since(start).Seconds()
 		return r, nil
+	}
+	if err := unfinished(b.o.Cache, "sif", k.Image); err != nil {
+		return r, err
 	}
 	r.Log = filepath.Join(b.o.Cache, "logs", k.Image+".log")
 	log, err := os.OpenFile(r.Log, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o644)
@@ -220,7 +225,8 @@ func (b *Builder) there(key string, r *Report) bool {
 	if !b.Has(key) || readJSON(b.reportFile(key), &made) != nil {
 		return false
 	}
-	made.Name, made.Cached = r.Name, true
+	// What it says of the work was true when that was done.
+	made.Name, made.Cached, made.Built, made.Reused = r.Name, true, 0, made.Built+made.Reused
 	*r = made
 	return true
 }
@@ -351,6 +357,9 @@ func (o *one) step(ctx context.Context, c chain, s dockerfile.Step, dir string) 
 	}
 	if err == nil && r.Exit != 0 {
 		err = &StatusError{o.plan.File, s.Line, s.Text, r.Exit, o.report.Log}
+	}
+	if err == nil && s.Run != nil {
+		err = o.scratch.room()
 	}
 	return r.Specials, err
 }

@@ -6,6 +6,9 @@ import (
 	"regexp"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/sif"
 	"fence/pkg/step"
 )
 
@@ -49,6 +52,8 @@ func classify(err error, log string) *Fault {
 		f.Class, f.Retry = "stopped", true
 	case errors.As(err, &required):
 		f.Class = "require"
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, sif.ErrDiskFull):
+		f.Class = "disk"
 	case errors.As(err, &failed):
 		f.Class = failed.Kind
 	case errors.As(err, &status):

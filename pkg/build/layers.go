@@ -126,6 +126,9 @@ func (l *layers) cached(ctx context.Context, key string, on chain, work, dir str
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, false, err
 	}
+	if err := unfinished(l.cache, "layers", key); err != nil {
+		return nil, false, err
+	}
 	if specials, err = build(dir); err != nil {
 		return nil, false, err
 	}
@@ -144,7 +147,7 @@ func (l *layers) unpack(ctx context.Context, work string, u step.Unpack, streams
 
 // store writes a layer into the cache, whole or not at all.
 func (l *layers) store(ctx context.Context, work, dir string, specials []tree.Special, name string) error {
-	tmp, err := os.CreateTemp(filepath.Dir(name), ".tmp-")
+	tmp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".")
 	if err != nil {
 		return err
 	}
@@ -156,6 +159,17 @@ func (l *layers) store(ctx context.Context, work, dir string, specials []tree.Sp
 		return err
 	}
 	return os.Rename(tmp.Name(), name)
+}
+
+// unfinished removes what a killed build has begun to write for a key (each
+// such file is named .KEY and more, as by atomicfile). The caller has the key's
+// lock, so nobody is writing it.
+func unfinished(cache, sub, key string) error {
+	names, err := filepath.Glob(filepath.Join(cache, sub, "."+key+".*"))
+	for _, name := range names {
+		err = errors.Join(err, ignoreGone(os.Remove(name)))
+	}
+	return err
 }
 
 // maxLayers is how many layers one overlay is made of: the kernel takes 500
