@@ -180,6 +180,7 @@ func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan, ta
 		r.Warnings = append(r.Warnings, fmt.Sprintf("%s:%d: %s", w.File, w.Line, w.Text))
 	}
 	if b.there(k.Image, r) {
+		r.Seconds = time.Since(start).Seconds()
 		return r, b.catchUp(ctx, r, tasks)
 	}
 	if err := ctx.Err(); err != nil {
@@ -192,7 +193,11 @@ func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan, ta
 	}
 	defer lock.Release()
 	if b.there(k.Image, r) {
+		r.Seconds = time.Since(start).Seconds()
 		return r, b.catchUp(ctx, r, tasks)
+	}
+	if err := unfinished(b.o.Cache, "sif", k.Image); err != nil {
+		return r, err
 	}
 	r.Log = b.logFile(k.Image)
 	log, err := os.OpenFile(r.Log, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o644)
@@ -229,7 +234,8 @@ func (b *Builder) there(key string, r *Report) bool {
 	if !b.Has(key) || readJSON(b.reportFile(key), &made) != nil {
 		return false
 	}
-	made.Name, made.Cached = r.Name, true
+	// What it says of the work was true when that was done.
+	made.Name, made.Cached, made.Built, made.Reused = r.Name, true, 0, made.Built+made.Reused
 	made.Image, made.Log = r.Image, b.logFile(key) // a cache can be moved
 	made.lists()
 	*r = made
@@ -280,7 +286,7 @@ func (o *one) stage(ctx context.Context, st *dockerfile.Stage) error {
 		}
 		key := o.keys.Steps[st.Index][i]
 		o.note("== %s:%d: %s\n", o.plan.File, s.Line, s.Text)
-		la, fresh, err := o.layers.get(ctx, key, s.Run != nil, func(dir string) ([]tree.Special, error) {
+		la, fresh, err := o.layers.get(ctx, key, c, s.Run != nil, func(dir string) ([]tree.Special, error) {
 			return o.step(ctx, c, s, dir)
 		})
 		if err != nil {
@@ -312,7 +318,7 @@ func (o *one) begin(ctx context.Context, f dockerfile.From, key string, matches 
 	if f.Stage != nil {
 		return o.stages[*f.Stage], nil
 	}
-	la, _, err := o.layers.get(ctx, key, false, func(dir string) ([]tree.Special, error) {
+	la, _, err := o.layers.get(ctx, key, nil, false, func(dir string) ([]tree.Special, error) {
 		switch {
 		case f.Base != nil:
 			o.say("unpacking " + f.Base.Name)
@@ -320,7 +326,7 @@ func (o *one) begin(ctx context.Context, f dockerfile.From, key string, matches 
 			if err != nil {
 				return nil, err
 			}
-			return o.layers.unpack(ctx, filepath.Dir(dir), dir, true, streams...)
+			return o.layers.unpack(ctx, filepath.Dir(dir), step.Unpack{Out: dir, Apply: true}, streams...)
 		case f.Context != "":
 			copied := filepath.Join(filepath.Dir(dir), "empty")
 			if err := os.Mkdir(copied, 0o755); err != nil {
@@ -367,6 +373,9 @@ func (o *one) step(ctx context.Context, c chain, s dockerfile.Step, dir string) 
 	}
 	if err == nil && r.Exit != 0 {
 		err = &StatusError{o.plan.File, s.Line, s.Text, r.Exit, o.report.Log}
+	}
+	if err == nil && s.Run != nil {
+		err = o.scratch.room()
 	}
 	return r.Specials, err
 }

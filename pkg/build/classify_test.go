@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/sif"
 	"fence/pkg/step"
 )
 
@@ -31,6 +35,9 @@ func TestClassify(t *testing.T) {
 		{"required", &RequireError{Missing: []string{"tmux"}}, "", "require", false},
 		{"isolation", &step.Failure{Kind: "isolation", Text: "x"}, "", "isolation", false},
 		{"another architecture", &ArchError{}, "", "architecture", false},
+		{"the cache's disk", fmt.Errorf("writing: %w", &os.PathError{Op: "write", Path: "x", Err: unix.ENOSPC}), "", "disk", false},
+		{"the image's disk", fmt.Errorf("writing: %w", sif.ErrDiskFull), "", "disk", false},
+		{"the cache's quota", unix.EDQUOT, "", "disk", false},
 		{"ours", errors.New("x"), "", "setup", false},
 	} {
 		f := classify(c.err, c.log)

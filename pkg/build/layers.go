@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"fence/pkg/internal/atomicfile"
@@ -41,10 +42,10 @@ type call struct {
 // folder is where overlayfs finds a layer.
 func (l *layers) folder(key string) string { return filepath.Join(l.scratch.layer(key), "fs") }
 
-// get gives the layer of that name, making it if this run has not yet: out of
-// the cache if keep is set and it is there, else by build, which fills the
-// folder that it is given. fresh says that build did it.
-func (l *layers) get(ctx context.Context, key string, keep bool, build func(dir string) ([]tree.Special, error)) (la layer, fresh bool, err error) {
+// get gives the layer of that name, which lies on those of on, making it if this
+// run has not yet: out of the cache if keep is set and it is there, else by
+// build, which fills the folder that it is given. fresh says that build did it.
+func (l *layers) get(ctx context.Context, key string, on chain, keep bool, build func(dir string) ([]tree.Special, error)) (la layer, fresh bool, err error) {
 	for {
 		l.mu.Lock()
 		c, running := l.calls[key]
@@ -54,7 +55,7 @@ func (l *layers) get(ctx context.Context, key string, keep bool, build func(dir 
 		}
 		l.mu.Unlock()
 		if !running {
-			c.layer, fresh, c.err = l.make(ctx, key, keep, build)
+			c.layer, fresh, c.err = l.make(ctx, key, on, keep, build)
 			if c.err != nil {
 				l.mu.Lock()
 				delete(l.calls, key) // another build has its own time and attempts
@@ -76,7 +77,7 @@ func (l *layers) get(ctx context.Context, key string, keep bool, build func(dir 
 	}
 }
 
-func (l *layers) make(ctx context.Context, key string, keep bool, build func(dir string) ([]tree.Special, error)) (la layer, fresh bool, err error) {
+func (l *layers) make(ctx context.Context, key string, on chain, keep bool, build func(dir string) ([]tree.Special, error)) (la layer, fresh bool, err error) {
 	la.key = key
 	work, err := l.scratch.work()
 	if err != nil {
@@ -94,7 +95,7 @@ func (l *layers) make(ctx context.Context, key string, keep bool, build func(dir
 	if !keep {
 		la.specials, err = build(dir)
 	} else {
-		la.specials, fresh, err = l.cached(ctx, key, work, dir, build)
+		la.specials, fresh, err = l.cached(ctx, key, on, work, dir, build)
 	}
 	if err != nil {
 		return la, false, err
@@ -107,7 +108,7 @@ func (l *layers) make(ctx context.Context, key string, keep bool, build func(dir
 
 // cached fills dir from the cache, or builds and keeps what it built. Others
 // who want the same step wait for it, on whatever node.
-func (l *layers) cached(ctx context.Context, key, work, dir string, build func(dir string) ([]tree.Special, error)) (specials []tree.Special, fresh bool, err error) {
+func (l *layers) cached(ctx context.Context, key string, on chain, work, dir string, build func(dir string) ([]tree.Special, error)) (specials []tree.Special, fresh bool, err error) {
 	lock, err := lockfile.Acquire(ctx, filepath.Join(l.cache, "locks", key))
 	if err != nil {
 		return nil, false, err
@@ -116,12 +117,16 @@ func (l *layers) cached(ctx context.Context, key, work, dir string, build func(d
 	name := filepath.Join(l.cache, "layers", key+".tar")
 	switch _, err := os.Stat(name); {
 	case err == nil:
-		specials, err := l.unpack(ctx, work, dir, false, func() (io.ReadCloser, error) { return os.Open(name) })
+		u := step.Unpack{Out: dir, Below: l.folders(on)}
+		specials, err := l.unpack(ctx, work, u, func() (io.ReadCloser, error) { return os.Open(name) })
 		if err != nil {
 			return nil, false, fmt.Errorf("the cached step %s: %w", name, err)
 		}
 		return specials, false, nil
 	case !errors.Is(err, fs.ErrNotExist):
+		return nil, false, err
+	}
+	if err := unfinished(l.cache, "layers", key); err != nil {
 		return nil, false, err
 	}
 	if specials, err = build(dir); err != nil {
@@ -133,15 +138,16 @@ func (l *layers) cached(ctx context.Context, key, work, dir string, build func(d
 	return specials, true, nil
 }
 
-// unpack fills dir from layer tars, lowest first.
-func (l *layers) unpack(ctx context.Context, work, dir string, apply bool, streams ...step.Stream) ([]tree.Special, error) {
-	r, err := step.Do(ctx, step.Spec{Dir: work, Unpack: &step.Unpack{Streams: len(streams), Out: dir, Apply: apply}}, os.Stderr, streams...)
+// unpack fills a folder from layer tars, lowest first.
+func (l *layers) unpack(ctx context.Context, work string, u step.Unpack, streams ...step.Stream) ([]tree.Special, error) {
+	u.Streams = len(streams)
+	r, err := step.Do(ctx, step.Spec{Dir: work, Unpack: &u}, os.Stderr, streams...)
 	return r.Specials, err
 }
 
 // store writes a layer into the cache, whole or not at all.
 func (l *layers) store(ctx context.Context, work, dir string, specials []tree.Special, name string) error {
-	tmp, err := os.CreateTemp(filepath.Dir(name), ".tmp-")
+	tmp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".")
 	if err != nil {
 		return err
 	}
@@ -153,6 +159,17 @@ func (l *layers) store(ctx context.Context, work, dir string, specials []tree.Sp
 		return err
 	}
 	return os.Rename(tmp.Name(), name)
+}
+
+// unfinished removes what a killed build has begun to write for a key (each
+// such file is named .KEY and more, as by atomicfile). The caller has the key's
+// lock, so nobody is writing it.
+func unfinished(cache, sub, key string) error {
+	names, err := filepath.Glob(filepath.Join(cache, sub, "."+key+".*"))
+	for _, name := range names {
+		err = errors.Join(err, ignoreGone(os.Remove(name)))
+	}
+	return err
 }
 
 // maxLayers is how many layers one overlay is made of: the kernel takes 500
@@ -170,12 +187,19 @@ func (c chain) specials() []tree.Special {
 	return tree.MergeSpecials(all...)
 }
 
+// folders are where the layers are, lowest first.
+func (l *layers) folders(c chain) []string {
+	var out []string
+	for _, la := range c {
+		out = append(out, l.folder(la.key))
+	}
+	return out
+}
+
 // lower are the folders, highest first, as an overlay wants them.
 func (l *layers) lower(c chain) []string {
-	out := make([]string, len(c))
-	for i, la := range c {
-		out[len(c)-1-i] = l.folder(la.key)
-	}
+	out := l.folders(c)
+	slices.Reverse(out)
 	return out
 }
 
@@ -185,11 +209,7 @@ func (l *layers) shorten(ctx context.Context, c chain) (chain, error) {
 		return c, nil
 	}
 	key := digest("merged", c[len(c)-1].key)
-	merged, _, err := l.get(ctx, key, false, func(dir string) ([]tree.Special, error) {
-		var folders []string
-		for _, la := range c[1:] {
-			folders = append(folders, l.folder(la.key))
-		}
+	merged, _, err := l.get(ctx, key, c[:1], false, func(dir string) ([]tree.Special, error) {
 		work, err := l.scratch.work()
 		if err != nil {
 			return nil, err
@@ -198,7 +218,7 @@ func (l *layers) shorten(ctx context.Context, c chain) (chain, error) {
 		if err := os.Remove(dir); err != nil {
 			return nil, err // it is made
 		}
-		_, err = step.Do(ctx, step.Spec{Dir: work, Merge: &step.Merge{Below: []string{l.folder(c[0].key)}, Layers: folders, Out: dir}}, os.Stderr)
+		_, err = step.Do(ctx, step.Spec{Dir: work, Merge: &step.Merge{Below: []string{l.folder(c[0].key)}, Layers: l.folders(c[1:]), Out: dir}}, os.Stderr)
 		return c.specials(), err
 	})
 	return chain{layer{key: c[0].key}, merged}, err // all specials are in the upper one

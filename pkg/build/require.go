@@ -65,7 +65,7 @@ func (o *one) require(ctx context.Context, c chain, st *dockerfile.Stage) (chain
 			Argv: []string{"/bin/sh", "-c", fmt.Sprintf(i.script, list)}, Env: st.Config.Env, Cwd: "/", Network: "default",
 		}}
 		key := digest("require", c[len(c)-1].key, s.Run)
-		la, _, err := o.layers.get(ctx, key, true, func(dir string) ([]tree.Special, error) { return o.step(ctx, c, s, dir) })
+		la, _, err := o.layers.get(ctx, key, c, true, func(dir string) ([]tree.Special, error) { return o.step(ctx, c, s, dir) })
 		var status *StatusError
 		if errors.As(err, &status) {
 			return c, &RequireError{Missing: missing, Why: fmt.Sprintf("%s could not install %s (exit status %d)", i.command, list, status.Status)}

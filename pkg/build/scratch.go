@@ -28,21 +28,20 @@ func newScratch(parent string) (*scratch, error) {
 	if err := sweep(parent); err != nil {
 		return nil, err
 	}
-	// Only its owner may look into it: files in it may be setuid.
-	dir, err := os.MkdirTemp(parent, scratchPrefix)
-	if err != nil {
-		return nil, fmt.Errorf("making a scratch folder (--scratch): %w", err)
-	}
-	s := &scratch{dir: dir}
-	if s.lock, err = os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err == nil {
-		err = unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	}
-	if err != nil {
-		os.RemoveAll(dir)
-		return nil, fmt.Errorf("locking the scratch folder %s: %w", dir, err)
+	var s *scratch
+	for s == nil {
+		// Only its owner may look into it: files in it may be setuid.
+		dir, err := os.MkdirTemp(parent, scratchPrefix)
+		if err != nil {
+			return nil, fmt.Errorf("making a scratch folder (--scratch): %w", err)
+		}
+		if s, err = lockScratch(dir); err != nil {
+			os.RemoveAll(dir)
+			return nil, fmt.Errorf("locking the scratch folder %s: %w", dir, err)
+		}
 	}
 	for _, sub := range []string{"layers", "work"} {
-		if err := os.Mkdir(filepath.Join(dir, sub), 0o700); err != nil {
+		if err := os.Mkdir(filepath.Join(s.dir, sub), 0o700); err != nil {
 			s.close()
 			return nil, err
 		}
@@ -56,9 +55,66 @@ func (s *scratch) work() (string, error) { return os.MkdirTemp(filepath.Join(s.d
 func (s *scratch) layer(key string) string { return filepath.Join(s.dir, "layers", key) }
 
 func (s *scratch) close() error {
-	err := remove(s.dir)
-	s.lock.Close()
-	return err
+	defer s.lock.Close()
+	return discard(s.dir)
+}
+
+// room is an error when the disk is full: a command that ended well may have
+// written half of a file then, and shells go on after a failure.
+func (s *scratch) room() error {
+	const least = 256 << 10
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.dir, &st); err != nil {
+		return fmt.Errorf("the scratch folder %s: %w", s.dir, err)
+	}
+	if left := int64(st.Bavail) * st.Bsize; left < least {
+		return &step.Failure{Kind: "disk", Text: fmt.Sprintf("the disk of the scratch folder %s is full after this command (%d KiB are left), so what it wrote may not be whole; --scratch names another", filepath.Dir(s.dir), left>>10)}
+	}
+	return nil
+}
+
+// lockScratch makes a new folder this process's. It is nil if another process
+// has swept the folder away before.
+func lockScratch(dir string) (*scratch, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	var st unix.Stat_t
+	switch {
+	case err == unix.EWOULDBLOCK, err == nil && unix.Fstat(int(lock.Fd()), &st) == nil && st.Nlink == 0:
+		lock.Close()
+		return nil, nil
+	case err != nil:
+		lock.Close()
+		return nil, err
+	}
+	return &scratch{dir: dir, lock: lock}, nil
+}
+
+// discard removes a scratch folder whose lock the caller has. The lock goes
+// last: without it what is left would be nobody's.
+func discard(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var all []string
+	for _, e := range entries {
+		if e.Name() != "lock" {
+			all = append(all, filepath.Join(dir, e.Name()))
+		}
+	}
+	if err := remove(all...); err != nil {
+		return err
+	}
+	if err := os.Remove(filepath.Join(dir, "lock")); err != nil {
+		return err
+	}
+	return os.Remove(dir)
 }
 
 // sweep removes the scratch folders of this user whose process is gone.
@@ -85,7 +141,7 @@ func sweep(parent string) error {
 			continue
 		}
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			err = remove(dir)
+			err = ignoreGone(discard(dir)) // another may have been faster
 		}
 		f.Close()
 		if err != nil {
@@ -97,6 +153,9 @@ func sweep(parent string) error {
 
 // remove removes a folder that may hold folders without any permission.
 func remove(dirs ...string) error {
+	if len(dirs) == 0 {
+		return nil
+	}
 	_, err := step.Do(context.Background(), step.Spec{Remove: dirs}, os.Stderr)
 	if err != nil {
 		return fmt.Errorf("removing %s: %w", strings.Join(dirs, ", "), err)

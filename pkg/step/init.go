@@ -41,7 +41,7 @@ func initMain() int {
 		if errors.As(err, &f) {
 			r.Kind = f.Kind
 		}
-		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		if full(err) {
 			r.Kind = "disk"
 		}
 	}
@@ -162,7 +162,7 @@ func rootLike(below, top string) error {
 func unpack(u *Unpack) (r Result, err error) {
 	for i := range u.Streams {
 		f := os.NewFile(uintptr(fdStream+i), "layer")
-		r.Specials, err = tree.Unpack(f, u.Out, tree.UnpackOptions{Apply: u.Apply, Specials: r.Specials})
+		r.Specials, err = tree.Unpack(f, u.Out, tree.UnpackOptions{Apply: u.Apply, Below: u.Below, Specials: r.Specials})
 		// What comes behind the archive's end is read all the same: it counts for its digest.
 		if _, err2 := io.Copy(io.Discard, f); err == nil {
 			err = err2
@@ -215,11 +215,19 @@ func copyStep(s Spec, root string) (r Result, err error) {
 		}
 		q.Owner = &o
 	}
-	if r.Specials, err = tree.Copy(root, q); err != nil {
-		err = &Failure{"source", err.Error()}
-	}
-	return r, err
+	r.Specials, err = tree.Copy(root, q)
+	return r, refused(err)
 }
+
+// refused is an error for the Dockerfile's sake, unless the disk is full.
+func refused(err error) error {
+	if err == nil || full(err) {
+		return err
+	}
+	return &Failure{"source", err.Error()}
+}
+
+func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 func workdir(w *Workdir, root string) (r Result, err error) {
 	var o tree.Owner
@@ -229,10 +237,7 @@ func workdir(w *Workdir, root string) (r Result, err error) {
 			return r, &Failure{"user", err.Error()}
 		}
 	}
-	if err := tree.Mkdir(root, w.Path, o); err != nil {
-		return r, &Failure{"source", err.Error()}
-	}
-	return r, nil
+	return r, refused(tree.Mkdir(root, w.Path, o))
 }
 
 // look finds commands as a shell would, inside the root.

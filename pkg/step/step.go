@@ -98,6 +98,8 @@ type Unpack struct {
 	Streams int    `json:"streams"`
 	Out     string `json:"out"`
 	Apply   bool   `json:"apply,omitempty"` // whiteouts remove instead of hide: Out is a whole root
+	// Below is what Out will lie on, lowest first: whiteouts hide what is there.
+	Below []string `json:"below,omitempty"`
 }
 
 // Tar makes a tar of a layer folder.
