@@ -152,7 +152,8 @@ func (p *Proxy) AptConfig() []byte {
 		"Acquire::http::Proxy::localhost \"DIRECT\";\nAcquire::http::Proxy::127.0.0.1 \"DIRECT\";\n", p.token, p.Addr())
 }
 
-// PipConfig is a pip.conf.
+// PipConfig is a pip.conf. Of a step that has http_proxy set, for pip and npm
+// alike, no_proxy must name 127.0.0.1.
 func (p *Proxy) PipConfig() []byte {
 	return fmt.Appendf(nil, "[global]\nindex-url = http://%s/%s/pypi/simple/\ntrusted-host = 127.0.0.1\n", p.Addr(), p.token)
 }
