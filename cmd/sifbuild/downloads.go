@@ -29,13 +29,13 @@ func downloads(c *urfave.Context, cache string) (close func() error, config []st
 	if err != nil {
 		return nil, nil, cli.Usagef("--no-downloads builds without", "keeping downloads: %w", err)
 	}
-	for path, data := range map[string][]byte{
-		"/etc/apt/apt.conf.d/zz-sifbuild-proxy": p.AptConfig(),
-		"/etc/pip.conf":                         p.PipConfig(),
-		"/usr/local/etc/npmrc":                  p.NpmConfig(),
-		"/etc/npmrc":                            p.NpmConfig(),
-	} {
-		config = append(config, step.File{Path: path, Data: data, Mode: 0o644})
-	}
-	return p.Close, config, nil
+	// Not /etc/pip.conf, which a Dockerfile may write to. npm's is below its
+	// prefix: of Debian, of NodeSource, of the official images.
+	return p.Close, []step.File{
+		{Path: "/etc/apt/apt.conf.d/zz-sifbuild-proxy", Data: p.AptConfig(), Mode: 0o644},
+		{Path: "/etc/xdg/pip/pip.conf", Data: p.PipConfig(), Mode: 0o644, Make: true},
+		{Path: "/etc/npmrc", Data: p.NpmConfig(), Mode: 0o644},
+		{Path: "/usr/etc/npmrc", Data: p.NpmConfig(), Mode: 0o644, Make: true},
+		{Path: "/usr/local/etc/npmrc", Data: p.NpmConfig(), Mode: 0o644, Make: true},
+	}, nil
 }

@@ -381,7 +381,11 @@ func (o *one) step(ctx context.Context, c chain, s dockerfile.Step, dir string) 
 }
 
 func (o *one) run(ctx context.Context, r *dockerfile.Run, work string) (*step.Run, error) {
-	out := &step.Run{Argv: r.Argv, Env: slices.Concat(r.Env, r.Proxy), Cwd: r.Cwd, User: r.User, Network: r.Network, Fence: o.o.Fence, Config: slices.Concat(aptConfig, o.o.Config)}
+	config := slices.Concat(aptConfig, o.o.Config)
+	if len(r.Proxy) > 0 {
+		config = aptConfig // what is told of a proxy asks that
+	}
+	out := &step.Run{Argv: r.Argv, Env: slices.Concat(r.Env, r.Proxy), Cwd: r.Cwd, User: r.User, Network: r.Network, Fence: o.o.Fence, Config: config}
 	for _, f := range r.Files {
 		out.Files = append(out.Files, step.File{Path: f.Path, Data: f.Data, Mode: f.Mode})
 	}

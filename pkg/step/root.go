@@ -181,16 +181,21 @@ func (g *stage) tools(r *Run, opened []string, asRoot bool) error {
 // where a program looks for it: if there is such a folder, for then the image
 // has the program.
 func (g *stage) config(fence string, f File) error {
+	if f.Make {
+		if _, err := g.on(path.Dir(f.Path), true); err != nil {
+			return nil // something else is there
+		}
+	}
 	dir, err := inRoot(g.root, path.Dir(f.Path), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return nil
 	}
 	defer unix.Close(dir)
-	name := path.Base(f.Path)
+	name := strings.ReplaceAll(strings.Trim(f.Path, "/"), "/", "-")
 	if err := os.WriteFile(filepath.Join(fence, name), f.Data, os.FileMode(f.Mode)); err != nil {
 		return err
 	}
-	switch err := unix.Symlinkat(inFence+"/"+name, dir, name); err {
+	switch err := unix.Symlinkat(inFence+"/"+name, dir, path.Base(f.Path)); err {
 	case nil:
 		g.stubs = append(g.stubs, f.Path)
 		return nil

@@ -55,6 +55,7 @@ type File struct {
 	Path string `json:"path"` // absolute
 	Data []byte `json:"data"`
 	Mode uint32 `json:"mode"`
+	Make bool   `json:"make,omitempty"` // also where there is no folder for it
 }
 
 // Mount is something that the command sees at Target: one of Tmpfs, Data,
