@@ -48,6 +48,9 @@ test-kernels: build ## fence and probe on other kernels, under qemu
 bench: build ## figures beside the peers that are installed
 	@test/bench/run
 
+bench-images: build ## how long images take, beside apptainer build
+	@test/bench/images
+
 bed: ## bring up the test bed: Apptainer, two users, images, a site's mounts
 	@test/bed/up
 
@@ -60,4 +63,4 @@ vet: ## gofmt, go vet, and a tidy go.mod
 clean: ## remove what was built here
 	rm -rf $(BIN)
 
-.PHONY: help build deps demo test test-all test-kernels bench bed fuzz vet clean
+.PHONY: help build deps demo test test-all test-kernels bench bench-images bed fuzz vet clean
