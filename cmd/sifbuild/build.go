@@ -28,9 +28,12 @@ func buildCmd() *urfave.Command {
 			"not built again.\n\n" +
 			"Examples:\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE > images.jsonl\n" +
-			"  sifbuild build tasks/ --cache $SIF_CACHE -j 8 --timeout 30m --require tmux,python3\n" +
-			"  sifbuild build task/ --cache $SIF_CACHE --base ubuntu:22.04=/project/ubuntu.sif\n\n" +
-			"Exit codes: 0 every image is there, 2 wrong flags or no task, 3 some are not.",
+			"  sifbuild build tasks/ --cache $SIF_CACHE -j 8 --require tmux,python3\n" +
+			"  sifbuild build task/ --cache $SIF_CACHE --base debian:12=/project/deb.sif\n\n" +
+			"A new image is looked at (see sifbuild check) and, where Apptainer is, started\n" +
+			"once as a trial starts it; one that must not be used is not in the cache.\n\n" +
+			"Exit codes: 0 every image is there, 2 wrong flags, no task, or a node that\n" +
+			"cannot build, 3 some images are not there, or not all could be printed.",
 		Flags: slices.Concat(planFlags(), taskFlags(), downloadFlags(), []urfave.Flag{
 			&urfave.StringFlag{Name: "scratch", Usage: "work in `DIR`, on a disk of this node (default: $TMPDIR, else /tmp)"},
 			&urfave.IntFlag{Name: "jobs", Aliases: []string{"j"}, Usage: "build `N` images at a time", Value: max(1, runtime.NumCPU()/2)},
@@ -107,12 +110,20 @@ func buildCommand(c *urfave.Context) error {
 	if o.Cache, err = filepath.Abs(o.Cache); err != nil {
 		return err
 	}
-	closeDownloads, config, err := downloads(c, o.Cache)
-	if err != nil {
-		return err
+	planned := build.Planned(o)
+	list, byKey := wants(planned, all)
+	work := slices.ContainsFunc(list, func(w build.Want) bool { return !planned.Has(w.Key) })
+	if work { // else the cache may be one that only others can write to
+		if err := os.MkdirAll(filepath.Join(o.Cache, "sif"), 0o755); err != nil {
+			return cli.Usagef("a folder that you can write to, as big as the images: --cache DIR", "the cache (--cache): %w", err)
+		}
+		closeDownloads, config, err := downloads(c, o.Cache)
+		if err != nil {
+			return err
+		}
+		defer closeDownloads()
+		o.Config = config
 	}
-	defer closeDownloads()
-	o.Config = config
 	bar := newProgress(os.Stderr)
 	o.Progress = bar.event
 	ctx, stop := interruptible()
@@ -128,11 +139,9 @@ func buildCommand(c *urfave.Context) error {
 	if b.InMemory() {
 		fmt.Fprintf(os.Stderr, "sifbuild: the scratch folder %s is in memory, and so is what is built there: --scratch DIR on a disk of this node\n", o.Scratch)
 	}
-	if loginNode() {
+	if work && loginNode() {
 		fmt.Fprintln(os.Stderr, "sifbuild: this is heavy work, and not in a job of Slurm: sbatch examples/build.sbatch does it in one")
 	}
-
-	list, byKey := wants(b, all)
 	out := recorder{enc: json.NewEncoder(c.App.Writer), print: c.Bool("json") || !cli.IsTerminal(c.App.Writer)}
 	out.enc.SetEscapeHTML(false)
 	for _, t := range all {

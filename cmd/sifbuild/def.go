@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,6 +44,10 @@ func defCmd() *urfave.Command {
 			defer stop()
 			p, err := dockerfile.New(ctx, data, o)
 			if err != nil {
+				var e *dockerfile.Error
+				if errors.As(err, &e) {
+					return cli.Usagef(e.Hint, "%w", err)
+				}
 				return cli.Usagef("", "%w", err)
 			}
 			text, err := dockerfile.Definition(p)

@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	urfave "github.com/urfave/cli/v2"
@@ -19,8 +21,10 @@ func gcCmd() *urfave.Command {
 		Description: "Examples:\n" +
 			"  sifbuild gc --cache $SIF_CACHE --unused 720h\n" +
 			"  sifbuild gc --cache $SIF_CACHE --keep 200G --dry-run\n\n" +
-			"A file counts as used when it was made, or when a build took it. Exit codes: 0\n" +
-			"done, 2 wrong flags or not a cache.",
+			"An image, a step, a base counts as used when it was made, or when a build took\n" +
+			"it. What is being made at the time stays. What killed builds left half done goes\n" +
+			"when it is a week old.\n\n" +
+			"Exit codes: 0 done, 2 wrong flags or not a cache, 3 not all could be removed.",
 		Flags: []urfave.Flag{
 			&urfave.StringFlag{Name: "cache", Usage: "the cache, `DIR`", EnvVars: []string{"SIF_CACHE"}},
 			&urfave.DurationFlag{Name: "unused", Usage: "only what was not used for `TIME`, such as 720h"},
@@ -52,10 +56,10 @@ func gcCommand(c *urfave.Context) error {
 	if o.Unused == 0 && o.Keep == 0 {
 		return cli.Usagef("--unused TIME or --keep SIZE; --unused 1ns removes everything", "neither says what may go")
 	}
-	gone, err := build.GC(o)
-	if err != nil {
-		return cli.Usagef("--cache names the folder that 'sifbuild build' was given", "%w", err)
+	if st, err := os.Stat(filepath.Join(o.Cache, "sif")); err != nil || !st.IsDir() {
+		return cli.Usagef("--cache names the folder that 'sifbuild build' was given", "%s is no cache of sifbuild: it has no folder sif", o.Cache)
 	}
+	gone, failed := build.GC(o)
 	var bytes int64
 	enc := json.NewEncoder(c.App.Writer)
 	for _, g := range gone {
@@ -63,7 +67,7 @@ func gcCommand(c *urfave.Context) error {
 		if c.Bool("json") {
 			enc.Encode(g)
 		} else if c.Bool("dry-run") {
-			fmt.Fprintf(c.App.Writer, "%8s  %s  %s\n", size(g.Bytes), g.Used.Format(time.DateOnly), cli.Printable(g.Path))
+			fmt.Fprintf(c.App.Writer, "%8s  %-8s  %s  %s\n", size(g.Bytes), g.Kind, g.Used.Format(time.DateOnly), cli.Printable(g.Path))
 		}
 	}
 	if !c.Bool("json") {
@@ -71,7 +75,10 @@ func gcCommand(c *urfave.Context) error {
 		if o.DryRun {
 			verb = "would remove"
 		}
-		fmt.Fprintf(c.App.Writer, "%s %d files, %s\n", verb, len(gone), size(bytes))
+		fmt.Fprintf(c.App.Writer, "%s %s, %s\n", verb, plural(len(gone), "file"), size(bytes))
+	}
+	if failed != nil {
+		return &cli.Error{Code: cli.Unknown, Err: failed}
 	}
 	return nil
 }

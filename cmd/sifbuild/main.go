@@ -28,7 +28,8 @@ network and nothing of yours.
 
   sifbuild plan tasks/
   sifbuild build tasks/ --cache $SIF_CACHE > images.jsonl
-  sifbuild build tasks/ --cache $SIF_CACHE | rollout run - --agent oracle --out $RUN
+  sifbuild build tasks/ --cache $SIF_CACHE |
+      rollout run - --agent oracle --out $RUN
   sifbuild check image.sif --require tmux,python3
 
 What differs from 'docker build' is in docs/sifbuild.md.

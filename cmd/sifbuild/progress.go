@@ -105,7 +105,11 @@ func (p *progress) done(w build.Want, r *build.Report) {
 		return
 	}
 	p.wipe()
-	fmt.Fprintf(p.w, "sifbuild: %d/%d %s: %s\n", p.ended, p.total, cli.Printable(w.Names[0]), cli.Printable(said))
+	name := cli.Printable(w.Names[0])
+	if columns, _ := screen(p.w); p.terminal {
+		name = short(name, columns/2)
+	}
+	fmt.Fprintf(p.w, "sifbuild: %d/%d %s: %s\n", p.ended, p.total, name, cli.Printable(said))
 	if p.terminal {
 		p.draw()
 	}
@@ -155,7 +159,8 @@ func (p *progress) lines(columns, rows int, now time.Time) []string {
 		e := p.running[k]
 		name := cli.Printable(p.names[k])
 		line := fmt.Sprintf("%-*s %s %2d/%-2d %6s  ", wide, short(name, wide), meter(e.Step, e.Of, 10), e.Step, e.Of, span(now.Sub(e.since)))
-		out = append(out, short(line+cli.Printable(e.Text), columns-1))
+		r := []rune(line + cli.Printable(e.Text))
+		out = append(out, string(r[:min(len(r), columns-1)]))
 	}
 	last := fmt.Sprintf("%s %d of %d images, %d failed, %s", meter(p.ended, p.total, 20), p.ended, p.total, p.failed, span(now.Sub(p.began)))
 	if n := len(keys) - len(shown); n > 0 {

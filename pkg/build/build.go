@@ -239,7 +239,7 @@ func (b *Builder) there(key string, r *Report) bool {
 	made.Image, made.Log = r.Image, b.logFile(key) // a cache can be moved
 	made.lists()
 	*r = made
-	b.use(r.Image)
+	use(r.Image)
 	return true
 }
 

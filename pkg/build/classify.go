@@ -1,6 +1,7 @@
 package build
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"regexp"
@@ -72,7 +73,7 @@ func classify(err error, log string) *Fault {
 		f.Hint = "--no-smoke leaves the start out, if it is this node and not the image"
 	case away(f, err):
 	case full(err):
-		f.Class, f.Hint = "disk", "make room, or name other folders with --cache and --scratch"
+		f.Class = "disk"
 	case errors.As(err, &failed):
 		f.Class = failed.Kind
 	case errors.As(err, &status):
@@ -85,7 +86,18 @@ func classify(err error, log string) *Fault {
 	default:
 		f.Class = "setup"
 	}
+	f.Hint = cmp.Or(f.Hint, hints[f.Class])
 	return f
+}
+
+// hints are what can be done about a class of failures whose messages do not
+// say it.
+var hints = map[string]string{
+	"disk":       "make room, or name other folders with --cache and --scratch",
+	"memory":     "fewer at a time: -j 1; or a job with more memory",
+	"timeout":    "--timeout TIME gives each build longer",
+	"rate_limit": "the same command again goes on later; --base NAME=PATH asks no registry",
+	"stopped":    "the same command again goes on",
 }
 
 // full says that a disk took no more, of the cache or of scratch.

@@ -2,6 +2,8 @@ package build
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -9,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"fence/pkg/internal/lockfile"
 )
 
 // GCOptions say what of a cache may go.
@@ -19,10 +23,11 @@ type GCOptions struct {
 	DryRun bool
 }
 
-// Gone is a file that GC removed, or would.
+// Gone is what GC removed, or would: a file, or the folder of a base.
 type Gone struct {
 	Schema string    `json:"schema"`
 	Path   string    `json:"path"`
+	Kind   string    `json:"kind"` // image, step, base, download, log or remains
 	Bytes  int64     `json:"bytes"`
 	Used   time.Time `json:"used"`
 }
@@ -30,63 +35,155 @@ type Gone struct {
 // GoneSchema names the record of one removed file.
 const GoneSchema = "sifbuild.gone/v1"
 
+// remains is how long what a killed process left half done is kept: longer
+// than any build goes on.
+const remains = 7 * 24 * time.Hour
+
 // GC removes what has not been used for long from a cache: images with their
-// reports and logs, steps, bases, downloads. A file counts as used when it was
-// made or a build took it (its time of last change is set then). What a build
-// under way still needs it makes again.
+// reports and logs, steps, bases, downloads; and what killed processes left.
+// Something counts as used when it was made or a build took it (its time of
+// last change is set then). What is being made is left alone; what a build
+// under way would have taken later it makes again.
 func GC(o GCOptions) ([]Gone, error) {
 	if _, err := os.Stat(filepath.Join(o.Cache, "sif")); err != nil {
 		return nil, fmt.Errorf("%s is no cache of sifbuild: %w", o.Cache, err)
 	}
-	var all []Gone
-	for _, dir := range []string{"sif", "layers", "base", "downloads"} {
-		err := filepath.WalkDir(filepath.Join(o.Cache, dir), func(p string, d fs.DirEntry, err error) error {
-			if err != nil || !d.Type().IsRegular() || strings.HasSuffix(p, ".json") && dir == "sif" {
-				return ignoreGone(err)
-			}
-			info, err := d.Info()
-			if err != nil {
-				return ignoreGone(err)
-			}
-			all = append(all, Gone{GoneSchema, p, info.Size(), info.ModTime()})
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
+	all, err := things(o.Cache)
+	if err != nil {
+		return nil, err
 	}
 	slices.SortFunc(all, func(a, b Gone) int { return cmp.Or(b.Used.Compare(a.Used), strings.Compare(a.Path, b.Path)) })
-	var gone []Gone
+	gone := []Gone{}
 	var kept int64
-	for _, f := range all {
-		old := time.Since(f.Used) >= o.Unused
-		if !old || o.Keep > 0 && kept+f.Bytes <= o.Keep {
-			kept += f.Bytes
+	for _, t := range all {
+		least, bound := o.Unused, o.Keep
+		if t.Kind == "remains" {
+			least, bound = remains, 0
+		}
+		if old := time.Since(t.Used) >= least; !old || bound > 0 && kept+t.Bytes <= bound {
+			kept += t.Bytes
 			continue
 		}
-		gone = append(gone, f)
 		if o.DryRun {
+			gone = append(gone, t)
 			continue
 		}
-		// First the report: an image without one is built again.
-		if key, ok := strings.CutSuffix(f.Path, ".sif"); ok {
-			log := filepath.Join(o.Cache, "logs", filepath.Base(key)+".log")
-			for _, beside := range []string{key + ".json", log} {
-				if err := os.Remove(beside); ignoreGone(err) != nil {
-					return gone, err
-				}
-			}
+		removed, err := t.remove(o.Cache)
+		if removed {
+			gone = append(gone, t)
 		}
-		if err := os.Remove(f.Path); ignoreGone(err) != nil {
+		if err != nil {
 			return gone, err
 		}
 	}
 	return gone, nil
 }
 
+// things are what a cache holds, as it is removed.
+func things(cache string) (all []Gone, err error) {
+	add := func(kind, path string) error {
+		t := Gone{Schema: GoneSchema, Kind: kind, Path: path}
+		if strings.HasPrefix(filepath.Base(path), ".") {
+			t.Kind = "remains"
+		}
+		err := filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return ignoreGone(err)
+			}
+			info, err := d.Info()
+			if err != nil {
+				return ignoreGone(err)
+			}
+			if d.Type().IsRegular() {
+				t.Bytes += info.Size()
+			}
+			if info.ModTime().After(t.Used) { // of a folder: when any of it was used last
+				t.Used = info.ModTime()
+			}
+			return nil
+		})
+		if err == nil && !t.Used.IsZero() {
+			all = append(all, t)
+		}
+		return err
+	}
+	for _, in := range []struct{ dir, kind string }{
+		{"sif", "image"}, {"layers", "step"}, {"base", "base"}, {"base/local", "base"}, {"base/tags", "base"}, {"base/describe", "base"}, {"logs", "log"},
+	} {
+		entries, err := os.ReadDir(filepath.Join(cache, in.dir))
+		if ignoreGone(err) != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			p := filepath.Join(cache, in.dir, e.Name())
+			switch name := e.Name(); {
+			case in.dir == "base" && (name == "local" || name == "tags" || name == "describe"):
+				continue // one by one
+			case in.dir == "sif" && strings.HasSuffix(name, ".json") && !strings.HasPrefix(name, "."):
+				continue // with its image
+			case in.dir == "logs" && exists(filepath.Join(cache, "sif", strings.TrimSuffix(name, ".log")+".sif")):
+				continue // with its image
+			}
+			if err := add(in.kind, p); err != nil {
+				return nil, err
+			}
+		}
+	}
+	// A download is a file of its own; its blob goes when it has not been used either.
+	err = filepath.WalkDir(filepath.Join(cache, "downloads"), func(p string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return ignoreGone(err)
+		}
+		return add("download", p)
+	})
+	return all, err
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// remove removes t, unless a build is at it: that one holds the lock of its
+// key, on whatever node.
+func (t Gone) remove(cache string) (removed bool, err error) {
+	key := strings.TrimSuffix(filepath.Base(t.Path), filepath.Ext(t.Path))
+	if t.Kind == "image" || t.Kind == "step" || t.Kind == "log" {
+		if err := os.MkdirAll(filepath.Join(cache, "locks"), 0o755); err != nil {
+			return false, err
+		}
+		atOnce, cancel := context.WithCancel(context.Background())
+		cancel()
+		lock, err := lockfile.Acquire(atOnce, filepath.Join(cache, "locks", key))
+		if errors.Is(err, context.Canceled) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+		defer lock.Release()
+	}
+	switch t.Kind {
+	case "image":
+		// First the report: an image without one counts for nothing.
+		for _, beside := range []string{filepath.Join(cache, "sif", key+".json"), filepath.Join(cache, "logs", key+".log")} {
+			if err := os.Remove(beside); ignoreGone(err) != nil {
+				return false, err
+			}
+		}
+	case "base":
+		// Under another name at once, so that nobody takes half of it for whole.
+		away := filepath.Join(filepath.Dir(t.Path), ".gone-"+filepath.Base(t.Path))
+		if err := os.Rename(t.Path, away); err != nil {
+			return false, ignoreGone(err)
+		}
+		t.Path = away
+	}
+	return true, os.RemoveAll(t.Path)
+}
+
 // use marks something of the cache as used now. Where that is not allowed, it
 // is collected earlier.
-func (b *Builder) use(path string) {
+func use(path string) {
 	now := time.Now()
 	if st, err := os.Stat(path); err == nil && now.Sub(st.ModTime()) > time.Hour {
 		_ = os.Chtimes(path, now, now)

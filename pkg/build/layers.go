@@ -117,6 +117,7 @@ func (l *layers) cached(ctx context.Context, key string, on chain, work, dir str
 	name := filepath.Join(l.cache, "layers", key+".tar")
 	switch _, err := os.Stat(name); {
 	case err == nil:
+		use(name)
 		u := step.Unpack{Out: dir, Below: l.folders(on)}
 		specials, err := l.unpack(ctx, work, u, func() (io.ReadCloser, error) { return os.Open(name) })
 		if err != nil {
