@@ -151,6 +151,35 @@ func TestAgain_RebuildsWhatDependsOnAChange(t *testing.T) {
 	}
 }
 
+// A step that comes out of the cache does what it did when it was run, also to
+// what is below it.
+func TestAgain_StepOutOfTheCache(t *testing.T) {
+	p := newPlace(t)
+	for _, name := range []string{"file", "dir/in", "again/old", "swap/in", "moved", "kept/a", "kept/b"} {
+		p.write(context("a")+"/files/"+name, name+"\n", 0o644)
+	}
+	const before = `FROM busybox
+COPY files /files
+RUN mkfifo /files/fifo 2>/dev/null; mknod /files/null c 1 3; mknod /files/pipe p; ln /files/kept/a /files/kept/hard; chmod 4711 /files/kept/b; chown 7:8 /files/kept
+RUN cd /files; rm file kept/hard; rm -r dir again swap; mkdir again; echo new > again/new; echo now a file > swap; mv moved elsewhere; ln -s again link
+RUN cd /files; mkdir dir; ln -s nowhere file; rm null; mkdir -p shut/in; echo x > shut/in/f; chmod 0 shut/in shut; chown 9 link
+`
+	p.task("a", before+"RUN echo one > /last\n")
+	p.build(nil)
+	p.task("a", before+"RUN echo two > /last\n")
+	r := p.build(nil)["a"]
+	if r.Reused != 3 {
+		t.Errorf("%d steps came out of the cache", r.Reused)
+	}
+	continued := p.listing(r.Image)
+	p.empty()
+	r = p.build(nil)["a"]
+	if r.Reused != 0 {
+		t.Errorf("the control: %d steps came out of an empty cache", r.Reused)
+	}
+	p.same(p.listing(r.Image), continued)
+}
+
 // mutableBase is a base of the person's own in place of the bed's, and what
 // changes a byte of it.
 func (p *place) mutableBase() func(text string) {

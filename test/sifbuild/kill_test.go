@@ -7,12 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
-	"fence/pkg/build"
 	"fence/test/bed"
 )
 
@@ -20,7 +21,7 @@ import (
 // writes and says, files that are copied, hidden and made unreadable, and an
 // image that takes a while to pack.
 const everyKind = `FROM busybox AS first
-RUN mkdir /out; i=0; while [ $i -lt 150 ]; do echo line $i; echo $i > /out/$i; i=$((i+1)); done
+RUN mkdir /out; i=0; while [ $i -lt 50 ]; do echo line $i; echo $i > /out/$i; i=$((i+1)); done
 FROM busybox
 ENV A=b
 COPY many /many
@@ -38,7 +39,7 @@ func (p *place) everyKind() {
 		p.write(fmt.Sprintf("%s/many/%d", context("a"), i), fmt.Sprintf("file %d\n", i), 0o644)
 	}
 	r := rand.NewChaCha8([32]byte{'b'})
-	big := make([]byte, 4<<20)
+	big := make([]byte, 1<<20)
 	r.Read(big)
 	p.write(context("a")+"/big", string(big), 0o640)
 }
@@ -106,33 +107,44 @@ func TestKill(t *testing.T) {
 func TestKill_ProcessLeftByRun(t *testing.T) {
 	p := newPlace(t)
 	s := newServer(t)
-	var left, during int
+	var stay sync.WaitGroup
+	stay.Add(3)
+	there := make(chan struct{})
+	go func() { stay.Wait(); close(there) }()
+	var during, left int
 	s.on(func(path string) {
-		if n := len(named(p.processes(), "stay")); path == "/then" {
-			left = n
-		} else {
-			during = n
+		switch path {
+		case "/stay":
+			stay.Done()
+		case "/during":
+			select {
+			case <-there:
+			case <-time.After(time.Minute):
+			}
+			during = len(p.staying())
+		case "/then":
+			left = len(p.staying())
 		}
 	})
 	// PLACE is how the processes are known.
-	p.task("a", "FROM busybox\nENV PLACE="+p.dir+"\nCOPY inside /inside\n"+
-		"RUN /inside leave; (/inside leave &); /inside stay & cat /proc/uptime >/dev/null; /inside get "+s.URL+"/during\n"+
-		"RUN /inside get "+s.URL+"/then\n")
+	p.task("a", "FROM busybox\nENV PLACE="+p.dir+" AT="+s.URL+"\nCOPY inside /inside\n"+
+		"RUN /inside leave $AT/stay; (/inside stay $AT/stay &); /inside stay $AT/stay & /inside get $AT/during\n"+
+		"RUN /inside get $AT/then\n")
 	p.program("a", "inside")
 	p.build(nil)
-	if during == 0 {
-		t.Error("the control: no process was there while the line ran")
+	if during != 3 {
+		t.Errorf("the control: %d processes were there while the line ran", during)
 	}
 	if left != 0 {
 		t.Errorf("%d processes of a RUN line live on in the next", left)
 	}
 }
 
-// named are the processes with an argument.
-func named(pids []int, arg string) (some []int) {
-	for _, pid := range pids {
+// staying are the processes of "inside stay".
+func (p *place) staying() (some []int) {
+	for _, pid := range p.processes() {
 		data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if strings.HasSuffix(string(data), "\x00"+arg+"\x00") {
+		if strings.Contains(string(data), "\x00stay\x00") {
 			some = append(some, pid)
 		}
 	}
@@ -143,12 +155,14 @@ func named(pids []int, arg string) (some []int) {
 func TestKill_Signals(t *testing.T) {
 	p := newPlace(t)
 	s := newServer(t)
-	p.task("a", "FROM busybox\nENV PLACE="+p.dir+"\nCOPY inside /inside\nRUN /inside leave; /inside get "+s.URL+"/here; echo done > /done\n")
+	p.task("a", "FROM busybox\nENV PLACE="+p.dir+"\nCOPY inside /inside\nRUN /inside leave "+s.URL+"/stay; /inside get "+s.URL+"/here; echo done > /done\n")
 	p.program("a", "inside")
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		cmd := p.command(nil)
-		s.on(func(string) {
-			s.on(nil)
+		s.on(func(path string) {
+			if path != "/here" {
+				return
+			}
 			cmd.Process.Signal(sig)
 			<-t.Context().Done() // the line does not end by itself
 		})
@@ -190,7 +204,7 @@ func TestDiskFull(t *testing.T) {
 	p.everyKind()
 	want := p.listing(p.build(nil)["a"].Image)
 	// Each fills where the one before did not, up to what is not quite enough.
-	sizes := map[string][]int64{"cache": {8 << 10, 64 << 10, 5 << 20, 9 << 20, 17 << 20}, "scratch": {16 << 10, 1 << 20, 3 << 20, 8 << 20, 14 << 20}}
+	sizes := map[string][]int64{"cache": {8 << 10, 64 << 10, 1 << 20, 2 << 20, 3 << 20}, "scratch": {64 << 10, 1 << 20, 2 << 20, 4 << 20, 6 << 20}}
 	for _, name := range []string{"cache", "scratch"} {
 		for i, size := range sizes[name] {
 			if !full() && i != 2 {
@@ -215,5 +229,3 @@ func TestDiskFull(t *testing.T) {
 		}
 	}
 }
-
-var _ = build.Report{}

@@ -2,7 +2,9 @@
 // program on the node shows that what is refused inside works outside.
 //
 //	inside get URL         prints what a server answers
-//	inside leave           leaves a process behind that nothing holds on to
+//	inside cat FILE        prints a file
+//	inside leave URL       leaves a process behind that nothing holds on to
+//	inside stay URL        tells a server that it is there, and stays whatever comes
 //	inside try ATTEMPT...  says of each attempt, one a line, whether it worked
 package main
 
@@ -37,14 +39,25 @@ func run(what string, args []string) error {
 		defer r.Body.Close()
 		_, err = io.Copy(os.Stdout, r.Body)
 		return err
+	case "cat":
+		data, err := os.ReadFile(args[0])
+		if err != nil {
+			return err
+		}
+		_, err = os.Stdout.Write(data)
+		return err
 	case "leave":
-		return again("leave2") // whose parent is gone when it starts the one that stays
+		return again("leave2", args[0]) // whose parent is gone when it starts the one that stays
 	case "leave2":
-		return again("stay")
+		return again("stay", args[0])
 	case "stay":
 		signal.Ignore(syscall.SIGHUP, syscall.SIGTERM, syscall.SIGINT)
-		os.Stdin.Close()
-		select {}
+		if r, err := http.Get(args[0]); err == nil {
+			r.Body.Close()
+		}
+		for {
+			syscall.Pause()
+		}
 	case "try":
 		for _, a := range args {
 			result := "works"
@@ -59,8 +72,8 @@ func run(what string, args []string) error {
 }
 
 // again starts this program in a session of its own and does not wait.
-func again(what string) error {
-	cmd := exec.Command("/proc/self/exe", what)
+func again(what, url string) error {
+	cmd := exec.Command("/proc/self/exe", what, url)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd.Start()
 }

@@ -1,0 +1,114 @@
+package sifbuild
+
+import (
+	"fmt"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Two builds at once on one cache and one scratch folder do each other no harm.
+func TestTogether_TwoBuilds(t *testing.T) {
+	p := newPlace(t)
+	s := newServer(t)
+	// Neither goes on before the other has come as far: they do overlap.
+	var both sync.WaitGroup
+	both.Add(2)
+	met := make(chan struct{})
+	go func() { both.Wait(); close(met) }()
+	s.on(func(path string) {
+		if strings.HasPrefix(path, "/own") {
+			both.Done()
+			select {
+			case <-met:
+			case <-time.After(time.Minute):
+				t.Error("the builds do not overlap")
+			}
+		}
+	})
+	names := map[int][]string{}
+	for i := range 2 {
+		own := fmt.Sprintf("own%d", i)
+		p.task(own, "FROM busybox\nCOPY inside /inside\nRUN /inside get "+s.URL+"/"+own+" > /own\nRUN /inside get "+s.URL+"/same > /same\nRUN echo "+own+" > /last\n")
+		p.program(own, "inside")
+		names[i] = []string{own, "shared"}
+	}
+	p.task("shared", "FROM busybox\nCOPY inside /inside\nRUN /inside get "+s.URL+"/shared > /shared\nRUN i=0; while [ $i -lt 200 ]; do echo $i > /f$i; i=$((i+1)); done\n")
+	p.program("shared", "inside")
+
+	var runs []*exec.Cmd
+	for i := range 2 {
+		runs = append(runs, start(t, p.command(names[i], "-j", "2")))
+	}
+	images := map[string]string{}
+	for i, cmd := range runs {
+		r := p.wait(cmd)
+		if r.code != 0 {
+			t.Fatalf("exit code %d\n%s", r.code, r.stderr)
+		}
+		for name, one := range r.records {
+			if was, ok := images[name]; ok && was != one.Image {
+				t.Errorf("%s is %s in one build, and %s in the other", name, was, one.Image)
+			}
+			images[name] = one.Image
+		}
+		if want := fmt.Sprintf("/own%d\n", i); p.file(images[names[i][0]], "/own") != want {
+			t.Errorf("the image of %s has another's file", names[i][0])
+		}
+	}
+	p.clean()
+	p.whole()
+	if n := s.asked("/shared"); n != 1 {
+		t.Errorf("a step that both want was run %d times", n)
+	}
+	got := p.listing(images["shared"])
+	p.empty()
+	p.same(p.listing(p.build([]string{"shared"})["shared"].Image), got)
+}
+
+// What tasks have in common is done once, however many there are.
+func TestTogether_SharedSteps(t *testing.T) {
+	p := newPlace(t)
+	s := newServer(t)
+	const tasks = 20
+	for i := range tasks {
+		name := fmt.Sprintf("task%02d", i)
+		p.task(name, "FROM busybox\nCOPY inside /inside\nRUN /inside get "+s.URL+"/first > /first\nRUN /inside get "+s.URL+"/second > /second\n"+
+			fmt.Sprintf("RUN /inside get %s/half%d\n", s.URL, i%2)+
+			fmt.Sprintf("RUN /inside get %s/own%d > /own\n", s.URL, i))
+		p.program(name, "inside")
+	}
+	all := p.build(nil, "-j", "4")
+	if len(all) != tasks {
+		t.Fatalf("%d records", len(all))
+	}
+	want := map[string]int{"/first": 1, "/second": 1, "/half0": 1, "/half1": 1}
+	built := 0
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		r := all[name]
+		built += r.Built
+		if r.Built+r.Reused != 5 {
+			t.Errorf("%s: %d steps built and %d reused, of 5", name, r.Built, r.Reused)
+		}
+		var i int
+		fmt.Sscanf(name, "task%d", &i)
+		own := fmt.Sprintf("/own%d", i)
+		want[own] = 1
+		if got := p.file(r.Image, "/own"); got != own+"\n" {
+			t.Errorf("%s has %q", name, got)
+		}
+	}
+	for path, n := range want {
+		if got := s.asked(path); got != n {
+			t.Errorf("%s was run %d times", path, got)
+		}
+	}
+	if built != 5+tasks { // COPY, two RUN lines, two halves, and what is a task's own
+		t.Errorf("%d steps were done", built)
+	}
+	p.whole()
+}
