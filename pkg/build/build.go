@@ -284,7 +284,7 @@ func (o *one) stage(ctx context.Context, st *dockerfile.Stage) error {
 		if c, err = o.layers.shorten(ctx, c); err != nil {
 			return err
 		}
-		key := o.keys.Steps[st.Index][i]
+		key, began := o.keys.Steps[st.Index][i], time.Now()
 		o.note("== %s:%d: %s\n", o.plan.File, s.Line, s.Text)
 		la, fresh, err := o.layers.get(ctx, key, c, s.Run != nil, func(dir string) ([]tree.Special, error) {
 			return o.step(ctx, c, s, dir)
@@ -300,6 +300,7 @@ func (o *one) stage(ctx context.Context, st *dockerfile.Stage) error {
 			return fmt.Errorf("%s:%d: %s: %w", o.plan.File, s.Line, s.Text, err)
 		}
 		if fresh {
+			o.note("-- %.1f s\n", time.Since(began).Seconds())
 			o.report.Built++
 		} else {
 			o.note("-- made before (%s)\n", key)
@@ -522,6 +523,8 @@ func (o *one) copy(ctx context.Context, c *dockerfile.Copy, work string) (*step.
 // pack makes the image.
 func (o *one) pack(ctx context.Context, c chain, st *dockerfile.Stage) error {
 	o.say("packing")
+	began := time.Now()
+	defer func() { o.note("== packed: %.1f s\n", time.Since(began).Seconds()) }()
 	work, err := o.scratch.work()
 	if err != nil {
 		return err
