@@ -72,7 +72,7 @@ func TestErrors(t *testing.T) {
 		"missing":        {"FROM base\nCOPY ./toop /x", `DF:2: COPY: "toop" not found`, "did you mean top?", nil},
 		"outside":        {"FROM base\nCOPY ../../etc/passwd /p", `DF:2: COPY: "etc/passwd" not found`, "paths are seen from the context folder, " + o.Context, nil},
 		"ignored":        {"FROM base\nADD left/out /x", `DF:2: ADD: "left/out" is left out by .dockerignore`, "a line !left/out at the end of that file lets it in", nil},
-		"link away":      {"FROM base\nCOPY away /x", `DF:2: COPY: "away" is a link that leads to nothing inside the folder it is copied from (through "away")`, "a link is followed as if the context folder were /", nil},
+		"link away":      {"FROM base\nCOPY away /x", `DF:2: COPY: "away" not found: the link "away" leads to nothing that can be copied from here`, "a link is followed as if the context folder were /", nil},
 		"mount missing":  {"FROM base\nRUN --mount=source=nosuch,target=/x x", `DF:2: RUN: --mount: "nosuch" not found`, "paths are seen from the context folder, " + o.Context, nil},
 		"no context":     {"FROM base\nCOPY top /x", "DF:2: COPY: there is no context folder to take files from", "name the folder that the Dockerfile takes files from", &noContext},
 		"git":            {"FROM base\nADD https://u:pw@h.example/r.git#main /x", "DF:2: ADD: https://u:xxxxx@h.example/r.git#main: a git repository cannot be added here", "clone it into the context and COPY it, or RUN git clone in a stage that has git", nil},
