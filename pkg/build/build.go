@@ -107,6 +107,7 @@ func New(o Options) (*Builder, error) {
 	if o.Progress == nil {
 		o.Progress = func(Event) {}
 	}
+	o.Platform = dockerfile.NormalPlatform(o.Platform)
 	if o.CPUs == 0 {
 		o.CPUs = runtime.NumCPU()
 	}
@@ -124,7 +125,10 @@ func New(o Options) (*Builder, error) {
 }
 
 // Planned is a Builder that names images and builds none.
-func Planned(o Options) *Builder { return &Builder{o: o} }
+func Planned(o Options) *Builder {
+	o.Platform = dockerfile.NormalPlatform(o.Platform)
+	return &Builder{o: o}
+}
 
 // StepKeys names the steps of a plan, and so what plans have in common.
 func (b *Builder) StepKeys(p *dockerfile.Plan) []string {

@@ -111,7 +111,7 @@ func platformOr(p, other v1.Platform) v1.Platform {
 	if p.Architecture == "" {
 		p.Architecture = "amd64"
 	}
-	return normal(p)
+	return NormalPlatform(p)
 }
 
 func isProxy(name string) bool {

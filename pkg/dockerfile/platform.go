@@ -28,7 +28,7 @@ func parsePlatform(s string, node v1.Platform) (v1.Platform, error) {
 		p.OS = ""
 	case len(parts) == 1 && parts[0] == "linux":
 	case len(parts) == 1:
-		if p.Architecture, p.Variant = parts[0], ""; !strings.Contains(arches, " "+normal(p).Architecture+" ") {
+		if p.Architecture, p.Variant = parts[0], ""; !strings.Contains(arches, " "+NormalPlatform(p).Architecture+" ") {
 			p.OS = ""
 		}
 	default:
@@ -45,11 +45,11 @@ func parsePlatform(s string, node v1.Platform) (v1.Platform, error) {
 	if p.OS == "" {
 		return v1.Platform{}, fmt.Errorf("%q is not a platform, such as linux/amd64", s)
 	}
-	return normal(p), nil
+	return NormalPlatform(p), nil
 }
 
-// normal is p under the names that images use.
-func normal(p v1.Platform) v1.Platform {
+// NormalPlatform is p under the names that images use.
+func NormalPlatform(p v1.Platform) v1.Platform {
 	p.OS = cmp.Or(p.OS, "linux")
 	if a, ok := archs[p.Architecture]; ok {
 		p.Architecture, p.Variant = a[0], cmp.Or(p.Variant, a[1])

@@ -286,8 +286,8 @@ func (b *builder) found(s *stage) ([]string, error) {
 	s.begin.config = v1.Config{WorkingDir: "/", Env: []string{"PATH=" + defaultPath}}
 	if base := s.From.Base; base != nil {
 		s.begin = begin{cloneConfig(base.Config), base.Author}
-		if p := base.Platform; p.Architecture != "" && normal(p).Architecture != s.Platform.Architecture {
-			b.warn(s.Line, "%s is for %s, and %s was asked for", s.image, platformName(normal(p)), platformName(s.Platform))
+		if p := base.Platform; p.Architecture != "" && NormalPlatform(p).Architecture != s.Platform.Architecture {
+			b.warn(s.Line, "%s is for %s, and %s was asked for", s.image, platformName(NormalPlatform(p)), platformName(s.Platform))
 		}
 	}
 	if s.From.Scratch {
