@@ -3,8 +3,11 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	urfave "github.com/urfave/cli/v2"
@@ -87,19 +90,17 @@ var units = []string{"", "K", "M", "G", "T"}
 
 // parseSize reads a number of bytes with a unit of 1024.
 func parseSize(s string) (int64, error) {
-	var n float64
-	var unit string
-	if k, _ := fmt.Sscanf(s, "%f%s", &n, &unit); k == 0 || n < 0 {
+	number, factor := s, 1.0
+	for i, u := range units[1:] {
+		if n, ok := strings.CutSuffix(s, u); ok {
+			number, factor = n, math.Pow(1024, float64(i+1))
+		}
+	}
+	n, err := strconv.ParseFloat(number, 64)
+	if n *= factor; err != nil || !(n >= 0 && n < math.MaxInt64) {
 		return 0, fmt.Errorf("%q is not a size", s)
 	}
-	factor := 1.0
-	for _, u := range units {
-		if u == unit {
-			return int64(n * factor), nil
-		}
-		factor *= 1024
-	}
-	return 0, fmt.Errorf("%q is not a size", s)
+	return int64(n), nil
 }
 
 // size is a number of bytes for people.

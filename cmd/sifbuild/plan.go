@@ -45,8 +45,9 @@ type planRecord struct {
 	Bases    []string `json:"bases"`
 	Steps    int      `json:"steps"`
 	Shared   int      `json:"shared"` // of them, also in another image of this plan
-	Warnings []string `json:"warnings,omitempty"`
+	Warnings []string `json:"warnings"`
 	Error    string   `json:"error,omitempty"`
+	Hint     string   `json:"hint,omitempty"`
 }
 
 func planCommand(c *urfave.Context) error {
@@ -69,6 +70,9 @@ func planCommand(c *urfave.Context) error {
 		if r.Error != "" {
 			failed++
 			fmt.Fprintf(os.Stderr, "sifbuild: %s\n", cli.Printable(r.Error))
+			if r.Hint != "" {
+				fmt.Fprintf(os.Stderr, "hint: %s\n", cli.Printable(r.Hint))
+			}
 		}
 	}
 	if failed > 0 {
@@ -126,7 +130,7 @@ func planRecords(p *planner, all []planned) []planRecord {
 		}
 	}
 	for _, w := range list {
-		r := planRecord{Schema: planSchema, Key: w.Key, Image: b.Image(w.Key), Cached: b.Has(w.Key), Tasks: w.Names, Bases: []string{}}
+		r := planRecord{Schema: planSchema, Key: w.Key, Image: b.Image(w.Key), Cached: b.Has(w.Key), Tasks: w.Names, Bases: []string{}, Warnings: []string{}}
 		for _, st := range w.Plan.Stages {
 			if st.From.Base != nil && !slices.Contains(r.Bases, st.From.Base.Name) {
 				r.Bases = append(r.Bases, st.From.Base.Name)
@@ -145,7 +149,8 @@ func planRecords(p *planner, all []planned) []planRecord {
 	}
 	for _, t := range all {
 		if t.err != nil {
-			out = append(out, planRecord{Schema: planSchema, Tasks: []string{t.task.Name}, Bases: []string{}, Error: t.err.Error()})
+			f := build.PlanReport(p.platform.Architecture, t.err).Fault
+			out = append(out, planRecord{Schema: planSchema, Tasks: []string{t.task.Name}, Bases: []string{}, Warnings: []string{}, Error: f.Message, Hint: f.Hint})
 		}
 	}
 	return out

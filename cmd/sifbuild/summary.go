@@ -105,17 +105,16 @@ func table(w io.Writer, columns int, heading string, rows [][3]string) {
 	if len(rows) == 0 {
 		return
 	}
-	tasks, left, class := 0, len(heading), 0
+	tasks, left, class, rest := 0, len(heading), 0, 0
 	for i, r := range rows {
 		if r[0] != "" {
 			if tasks++; tasks > most {
-				rest := 0
 				for _, r := range rows[i:] {
 					if r[0] != "" {
 						rest++
 					}
 				}
-				rows = append(rows[:i:i], [3]string{"", "", fmt.Sprintf("and %d more: the records have all", rest)})
+				rows = rows[:i]
 				break
 			}
 		}
@@ -137,6 +136,9 @@ func table(w io.Writer, columns int, heading string, rows [][3]string) {
 			fmt.Fprintln(w, prefix+line)
 			prefix = strings.Repeat(" ", indent)
 		}
+	}
+	if rest > 0 {
+		fmt.Fprintf(w, "and %d more: the records have all\n", rest)
 	}
 	fmt.Fprintln(w)
 }

@@ -9,7 +9,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"fence/pkg/base"
+	"fence/pkg/check"
+	"fence/pkg/dockerfile"
 	"fence/pkg/sif"
+	"fence/pkg/smoke"
 	"fence/pkg/step"
 )
 
@@ -38,12 +42,42 @@ func TestClassify(t *testing.T) {
 		{"the cache's disk", fmt.Errorf("writing: %w", &os.PathError{Op: "write", Path: "x", Err: unix.ENOSPC}), "", "disk", false},
 		{"the image's disk", fmt.Errorf("writing: %w", sif.ErrDiskFull), "", "disk", false},
 		{"the cache's quota", unix.EDQUOT, "", "disk", false},
+		{"a command that the image lacks", &CheckError{check.Finding{Class: "command"}}, "", "require", false},
+		{"an image for others", &CheckError{check.Finding{Class: "arch"}}, "", "architecture", false},
+		{"what only a build has", &CheckError{check.Finding{Class: "leftover"}}, "", "check", false},
+		{"an image that does not start", &smoke.Failure{What: []string{"x"}}, "toomanyrequests", "smoke", false},
+		{"a registry's limit, of a base", fmt.Errorf("x: %w", &base.RateLimited{}), "", "rate_limit", true},
+		{"a registry that does not answer", fmt.Errorf("x: %w", &base.Unreachable{Err: errors.New("y")}), "", "network", true},
 		{"ours", errors.New("x"), "", "setup", false},
 	} {
 		f := classify(c.err, c.log)
 		if f.Class != c.class || f.Retry != c.retry {
 			t.Errorf("%s: %s, retry %t; want %s, %t", c.name, f.Class, f.Retry, c.class, c.retry)
 		}
+	}
+}
+
+// What stands on the terminal and in the record is one line, whatever a
+// Dockerfile has in it, with what a person can do.
+func TestFault_OneLineWithAHint(t *testing.T) {
+	wrong := &dockerfile.Error{File: "D", Line: 2, Instruction: "COPY", Err: errors.New("x\x1b[31m\ny"), Hint: "do\nit"}
+	for _, c := range []struct {
+		fault         *Fault
+		message, hint string
+	}{
+		{planFault(fmt.Errorf("task: %w", wrong)), `task: D:2: COPY: x\x1b[31m y`, `do\nit`},
+		{planFault(errors.New("a\nb")), `a\nb`, ""},
+		{classify(errors.New("a\nb"), ""), `a\nb`, ""},
+		{classify(unix.ENOSPC, ""), "no space left on device", "make room, or name other folders with --cache and --scratch"},
+		{classify(&CheckError{check.Finding{Class: "leftover", Text: "t", Hint: "h"}}, "log"), "the image was made and is not as it must be: t", "h"},
+		{classify(&smoke.Failure{What: []string{"a\n", "b"}, Said: "said"}, "log"), `the image was made, and started under Apptainer as a trial starts it: a\n; b`, "--no-smoke leaves the start out, if it is this node and not the image"},
+	} {
+		if c.fault.Message != c.message || c.fault.Hint != c.hint {
+			t.Errorf("%q, hint %q; want %q, hint %q", c.fault.Message, c.fault.Hint, c.message, c.hint)
+		}
+	}
+	if f := classify(&smoke.Failure{What: []string{"a"}, Said: "said"}, "log"); f.Detail != "said" {
+		t.Errorf("the detail of a start is %q", f.Detail)
 	}
 }
 

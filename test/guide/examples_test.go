@@ -235,3 +235,19 @@ func TestExamples_Array(t *testing.T) {
 		t.Errorf("the wheelhouse has %v", files)
 	}
 }
+
+// The second job finds what the first has made.
+func TestExamples_Build(t *testing.T) {
+	t.Parallel()
+	p := withExamples(t).tasks()
+	p.ok(p.submit("build.sbatch", "tasks", "--base", "debian:12=img.sif"))
+	first := p.log("build-*.jsonl")
+	if strings.Count(first, `"cached":false`) != 2 || strings.Count(first, `"smoke":"ok"`) != 2 || strings.Contains(p.log("build-*.log"), "heavy work") {
+		t.Errorf("%s%s", first, p.log("build-*.log"))
+	}
+	p.ok(p.sh("rm build-*"))
+	p.ok(p.submit("build.sbatch", "tasks", "--base", "debian:12=img.sif"))
+	if again := p.log("build-*.jsonl"); strings.Count(again, `"cached":true`) != 2 {
+		t.Errorf("the second time:\n%s", again)
+	}
+}

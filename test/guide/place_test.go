@@ -45,6 +45,32 @@ func placeIn(t *testing.T, dir func(testing.TB) string) place {
 	return p
 }
 
+// tasks puts sifbuild into bin/, and two tasks into tasks/: hello, and leaky,
+// whose image has a file of its tests.
+func (p place) tasks() place {
+	p.t.Helper()
+	data, err := os.ReadFile(bed.Bin(p.t, "sifbuild"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.write("bin/sifbuild", string(data), 0o755)
+	const check = "test \"$(cat /app/answer)\" = 42 # what an agent must not read, and long enough to count\n"
+	for name, text := range map[string]string{
+		"hello/task.toml": "version = \"1.0\"\n", "hello/instruction.md": "Say hello.\n", "hello/tests/check.sh": check,
+		"hello/environment/Dockerfile": "FROM debian:12\nWORKDIR /app\nRUN python3 -c 'print(6 * 7)' >question\nCMD [\"bash\"]\n",
+		"leaky/task.toml":              "version = \"1.0\"\n", "leaky/instruction.md": "Find it.\n", "leaky/tests/check.sh": check,
+		"leaky/environment/Dockerfile": "FROM debian:12\nWORKDIR /app\nRUN python3 -c 'print(6 * 7)' >question\nCOPY . .\n",
+		"leaky/environment/check.sh":   check,
+	} {
+		full := p.path("tasks/" + name)
+		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
+			p.t.Fatal(err)
+		}
+		p.write("tasks/"+name, text, 0o644)
+	}
+	return p
+}
+
 func (p place) path(name string) string { return filepath.Join(p.dir, name) }
 
 // write makes a file of the person's own.

@@ -25,7 +25,7 @@ func readme(t *testing.T) string {
 // shell in a folder of the person's that has what it speaks of. It works, and
 // the first minute shows the table.
 func TestReadme_Commands(t *testing.T) {
-	p := newPlace(t).wheelhouse()
+	p := newPlace(t).wheelhouse().tasks()
 	blocks := regexp.MustCompile(`(?m)^    \S.*\n(?:    .*\n)*`).FindAllString(regexp.MustCompile("(?s)```.*?```").ReplaceAllString(readme(t), ""), -1)
 	typed := 0
 	for _, block := range blocks {
@@ -48,6 +48,16 @@ func TestReadme_Commands(t *testing.T) {
 			p.ok(r)
 			if want := table(readme(t)); strings.Contains(block, "probe diff") && (table(r.stdout) != want || strings.Count(r.stdout, "\nanswer: yes") != 2) {
 				t.Errorf("it shows\n%s\nwant\n%s", r.stdout, want)
+			}
+			if strings.Contains(block, "sifbuild build") {
+				numbers := regexp.MustCompile(`[0-9.]+([smMG]|m[0-9]+s)\b`) // sizes and times
+				want := regexp.MustCompile("(?s)```\n(sifbuild: .*?)```").FindStringSubmatch(readme(t))
+				if want == nil || !strings.Contains(numbers.ReplaceAllString(r.stderr, "N"), numbers.ReplaceAllString(want[1], "N")) {
+					t.Errorf("it says\n%s\nwant\n%s", r.stderr, want)
+				}
+				if n := strings.Count(p.read("images.jsonl"), `"smoke":"ok"`); n != 2 {
+					t.Errorf("%d images were started once:\n%s", n, p.read("images.jsonl"))
+				}
 			}
 		})
 	}
@@ -104,7 +114,7 @@ func TestReadme_Examples(t *testing.T) {
 // Every file that a page links to is there.
 func TestPages_Links(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]+)\)`)
-	for _, page := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/records.md", "docs/policy.md", "docs/session.md"} {
+	for _, page := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/records.md", "docs/policy.md", "docs/session.md", "docs/sifbuild.md"} {
 		data, err := os.ReadFile("../../" + page)
 		if err != nil {
 			t.Error(err)

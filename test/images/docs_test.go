@@ -1,0 +1,35 @@
+package images
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"testing"
+)
+
+// docs/sifbuild.md lists the cases in which sifbuild differs, and no others.
+func TestDocs_Differences(t *testing.T) {
+	cases, err := Load("cases")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, c := range cases {
+		if c.Differs != "" {
+			want = append(want, c.Name)
+		}
+	}
+	page, err := os.ReadFile("../../docs/sifbuild.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z0-9-]+)` \\|").FindAllStringSubmatch(string(page), -1) {
+		got = append(got, m[1])
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("docs/sifbuild.md lists %q\nthe cases that differ are %q", got, want)
+	}
+}
