@@ -15,6 +15,7 @@ import (
 
 // The same again is the same image and no work: nothing in the cache is written.
 func TestAgain_SameImageAndNoWork(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.task("a", "FROM busybox\nRUN echo a > /a\nCOPY f /f\n")
 	p.write(context("a")+"/f", "f", 0o644)
@@ -73,6 +74,7 @@ ENV LAST=1
 
 // A change rebuilds what depends on it, and nothing else.
 func TestAgain_RebuildsWhatDependsOnAChange(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	base := p.mutableBase()
 	at := time.Unix(1_700_000_000, 0)
@@ -154,6 +156,7 @@ func TestAgain_RebuildsWhatDependsOnAChange(t *testing.T) {
 // A step that comes out of the cache does what it did when it was run, also to
 // what is below it.
 func TestAgain_StepOutOfTheCache(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	for _, name := range []string{"file", "dir/in", "again/old", "swap/in", "moved", "kept/a", "kept/b"} {
 		p.write(context("a")+"/files/"+name, name+"\n", 0o644)

@@ -2,10 +2,12 @@ package sifbuild
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,14 +15,19 @@ import (
 	"fence/test/bed"
 )
 
+// users are who RUN lines are run as, by the instruction that says so.
+var users = map[string]string{"root": "", "somebody": "USER 4242:4243\n"}
+
 // What a RUN line reaches is what probe's own expectation of a build says. The
 // same probe beside it, without the fence, does not pass.
 func TestRun_ProbeGate(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
-	p.task("probe", "FROM busybox\nCOPY probe /probe\nRUN /probe > /report.json; true\n")
-	p.program("probe", "probe")
-	r := p.build(nil)["probe"]
-	p.write("inside.json", p.file(r.Image, "/report.json"), 0o644)
+	for name, user := range users {
+		p.task(name, "FROM busybox\nCOPY probe /probe\nRUN mkdir -m 777 /out\n"+user+"RUN /probe > /out/report.json; true\n")
+		p.program(name, "probe")
+	}
+	all := p.build(nil)
 	gate := func(report string) (int, string) {
 		cmd := bed.Command(t, bed.Bin(t, "probe"), "gate", report, "--expect", "build")
 		out, err := cmd.CombinedOutput()
@@ -29,8 +36,11 @@ func TestRun_ProbeGate(t *testing.T) {
 		}
 		return cmd.ProcessState.ExitCode(), string(out)
 	}
-	if code, out := gate(p.path("inside.json")); code != 0 {
-		t.Errorf("a RUN line: exit code %d\n%s", code, out)
+	for name := range users {
+		p.write(name+".json", p.file(all[name].Image, "/out/report.json"), 0o644)
+		if code, out := gate(p.path(name + ".json")); code != 0 {
+			t.Errorf("a RUN line of %s: exit code %d\n%s", name, code, out)
+		}
 	}
 	onNode := bed.Command(t, bed.Bin(t, "probe"))
 	outside, err := onNode.Output()
@@ -45,6 +55,7 @@ func TestRun_ProbeGate(t *testing.T) {
 
 // Each attempt works for the same user on the node, and not in a RUN line.
 func TestRun_ReachesNothingOfTheNode(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	_, _, home := bed.User(t)
 	secret := filepath.Join(bed.HomeDir(t), "token")
@@ -80,8 +91,8 @@ func TestRun_ReachesNothingOfTheNode(t *testing.T) {
 		"write:" + p.path("cache"),
 		"write:" + p.path("scratch"),
 		"read:" + p.path("tasks/other/environment/file"),
-		"read:" + p.path("tasks/attempts/tests/test.sh"),
-		"read:" + p.path("tasks/attempts/environment/Dockerfile"),
+		"read:" + p.path("tasks/root/tests/test.sh"),
+		"read:" + p.path("tasks/root/environment/Dockerfile"),
 		"read:" + bed.ProjectReadme,
 		"descriptor:../../../../../../../../../.." + secret,
 		fmt.Sprintf("signal:%d", pid),
@@ -104,8 +115,10 @@ func TestRun_ReachesNothingOfTheNode(t *testing.T) {
 		}
 		return all
 	}
-	p.task("attempts", "FROM busybox\nCOPY inside /inside\nRUN /inside try '"+strings.Join(attempts, "' '")+"' > /tried; kill -KILL -1; true\n")
-	p.program("attempts", "inside")
+	for name, user := range users {
+		p.task(name, "FROM busybox\nCOPY inside /inside\nRUN mkdir -m 777 /out\n"+user+"RUN /inside try '"+strings.Join(attempts, "' '")+"' > /out/tried; kill -KILL -1; true\n")
+		p.program(name, "inside")
+	}
 	onNode := bed.Command(t, inside(t), append([]string{"try"}, attempts...)...)
 	root, err := os.Open("/") // as if it had been left open
 	if err != nil {
@@ -118,14 +131,18 @@ func TestRun_ReachesNothingOfTheNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := tried(string(out))
-	r := p.build([]string{"attempts"})["attempts"]
-	run := tried(p.file(r.Image, "/tried"))
+	all := p.build(slices.Collect(maps.Keys(users)))
 	for _, a := range attempts {
 		if node[a] != "works" {
 			t.Errorf("the control, on the node: %s: %s", a, node[a])
 		}
-		if run[a] == "works" || run[a] == "" || strings.HasPrefix(run[a], "BUG") {
-			t.Errorf("in a RUN line: %s: %q", a, run[a])
+	}
+	for name := range users {
+		run := tried(p.file(all[name].Image, "/out/tried"))
+		for _, a := range attempts {
+			if run[a] == "works" || run[a] == "" || strings.HasPrefix(run[a], "BUG") {
+				t.Errorf("in a RUN line of %s: %s: %q", name, a, run[a])
+			}
 		}
 	}
 	if err := syscall.Kill(pid, 0); err != nil || exited(sleeper) {

@@ -66,6 +66,7 @@ func trial(t *testing.T, image string, argv ...string) *exec.Cmd {
 }
 
 func TestImages_Small(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.task("busybox", `FROM busybox
 ENV GREETING="it's me"
@@ -119,6 +120,7 @@ var audit = use{"dpkg", []string{"dpkg", "--audit"}, ""}
 // What people's Dockerfiles install with apt, pip and npm, on an old C library
 // and on a newer one.
 func TestImages_Packages(t *testing.T) {
+	t.Parallel()
 	long(t)
 	bed.Require(t, "bullseye")
 	p := newPlace(t)
@@ -170,6 +172,7 @@ func TestImages_Packages(t *testing.T) {
 
 // A file of 2 GiB, and what comes after it.
 func TestImages_LargeFile(t *testing.T) {
+	t.Parallel()
 	long(t)
 	const size = 2 << 30
 	p := newPlace(t)
@@ -196,6 +199,7 @@ func TestImages_LargeFile(t *testing.T) {
 
 // Many small files, and a Dockerfile with many steps.
 func TestImages_Many(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.task("files", "FROM busybox\nCOPY . /many\nCMD [\"sh\", \"-c\", \"echo $(ls /many/d*/f* | grep -c .) $(cat /many/d29/f99)\"]\n")
 	for i := range 3000 {

@@ -63,6 +63,7 @@ func start(t testing.TB, cmd *exec.Cmd) *exec.Cmd {
 // A build that is killed at any moment is finished by the same command, and
 // nothing of it is left.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.everyKind()
 	stop := p.watch(0, nil)
@@ -105,6 +106,7 @@ func TestKill(t *testing.T) {
 
 // What a RUN line leaves running ends with it, whatever it does to go on.
 func TestKill_ProcessLeftByRun(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	s := newServer(t)
 	var stay sync.WaitGroup
@@ -153,6 +155,7 @@ func (p *place) staying() (some []int) {
 
 // A signal that ends a job ends a build cleanly: with a record, and nothing left.
 func TestKill_Signals(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	s := newServer(t)
 	p.task("a", "FROM busybox\nENV PLACE="+p.dir+"\nCOPY inside /inside\nRUN /inside leave "+s.URL+"/stay; /inside get "+s.URL+"/here; echo done > /done\n")
@@ -200,11 +203,12 @@ func (p *place) small(name string, bytes int64) (grow func()) {
 // A disk that is full at any moment is said to be, and the same command
 // finishes when it no longer is.
 func TestDiskFull(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.everyKind()
 	want := p.listing(p.build(nil)["a"].Image)
 	// Each fills where the one before did not, up to what is not quite enough.
-	sizes := map[string][]int64{"cache": {8 << 10, 64 << 10, 1 << 20, 2 << 20, 3 << 20}, "scratch": {64 << 10, 1 << 20, 2 << 20, 4 << 20, 6 << 20}}
+	sizes := map[string][]int64{"cache": {8 << 10, 64 << 10, 1 << 20, 2 << 20, 3 << 20}, "scratch": {64 << 10, 1536 << 10, 2 << 20, 4 << 20, 6 << 20}}
 	for _, name := range []string{"cache", "scratch"} {
 		for i, size := range sizes[name] {
 			if !full() && i != 2 {

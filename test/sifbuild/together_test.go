@@ -13,6 +13,7 @@ import (
 
 // Two builds at once on one cache and one scratch folder do each other no harm.
 func TestTogether_TwoBuilds(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	s := newServer(t)
 	// Neither goes on before the other has come as far: they do overlap.
@@ -70,8 +71,44 @@ func TestTogether_TwoBuilds(t *testing.T) {
 	p.same(p.listing(p.build([]string{"shared"})["shared"].Image), got)
 }
 
+// A build that is killed while another waits for what it does keeps that one
+// from nothing: it does it itself.
+func TestTogether_OneIsKilled(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	s := newServer(t)
+	p.task("a", "FROM busybox\nCOPY inside /inside\nRUN /inside get "+s.URL+"/here > /here\n")
+	p.program("a", "inside")
+	first, second := p.command(nil), p.command(nil)
+	asked := make(chan struct{})
+	s.on(func(path string) {
+		if s.asked(path) == 1 {
+			close(asked)
+			<-t.Context().Done() // no answer for the first
+		}
+	})
+	start(t, first)
+	<-asked
+	stop := p.watch(1, func() { first.Process.Kill() }) // the second has made its scratch folder
+	start(t, second)
+	if r := p.wait(first); r.code >= 0 {
+		t.Errorf("the control: the first was not killed, but ended with %d\n%s", r.code, r.stderr)
+	}
+	r := p.wait(second)
+	stop()
+	if r.code != 0 {
+		t.Fatalf("exit code %d\n%s", r.code, r.stderr)
+	}
+	// What the first left, the next removes.
+	if got := p.file(p.build(nil)["a"].Image, "/here"); got != "/here\n" || s.asked("/here") != 2 {
+		t.Errorf("the image has %q, and the step was run %d times", got, s.asked("/here"))
+	}
+	p.whole()
+}
+
 // What tasks have in common is done once, however many there are.
 func TestTogether_SharedSteps(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	s := newServer(t)
 	const tasks = 20
