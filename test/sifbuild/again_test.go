@@ -92,7 +92,7 @@ func TestAgain_RebuildsWhatDependsOnAChange(t *testing.T) {
 		base("one")
 	}
 	reset()
-	first := p.build(nil)["a"]
+	first := p.build(nil, "--no-smoke")["a"]
 	numbers := func(image string) (n [4]string) {
 		for i := range n {
 			n[i] = p.file(image, fmt.Sprintf("n%d", i+1))
@@ -129,7 +129,7 @@ func TestAgain_RebuildsWhatDependsOnAChange(t *testing.T) {
 			if c.change != nil {
 				c.change()
 			}
-			r := p.build(nil, c.flags...)["a"]
+			r := p.build(nil, append(c.flags, "--no-smoke")...)["a"]
 			if r.Cached != c.cached || (r.Key == first.Key) != c.cached {
 				t.Fatalf("cached is %v, and the key %s; first it was %s", r.Cached, r.Key, first.Key)
 			}

@@ -101,12 +101,23 @@ func TestRun_ReachesNothingOfTheNode(t *testing.T) {
 		"unix:" + socket,
 		"abstract:" + name,
 	}
-	for _, at := range []string{"/run/munge/munge.socket.2", "/run/dbus/system_bus_socket"} {
-		if c, err := net.Dial("unix", at); err == nil {
-			c.Close()
-			attempts = append(attempts, "unix:"+at)
-		}
+	p.refused(t, attempts...)
+	if err := syscall.Kill(pid, 0); err != nil || exited(sleeper) {
+		t.Error("a RUN line has ended a process of the user's")
 	}
+}
+
+// Nor does it reach what lets a user act on the cluster.
+func TestRun_ReachesNoMunge(t *testing.T) {
+	t.Parallel()
+	bed.Require(t, "slurm")
+	newPlace(t).refused(t, "unix:/run/munge/munge.socket.2", "read:/etc/slurm/slurm.conf")
+}
+
+// refused says of attempts that each works for the user on the node, and for
+// none of users in a RUN line, which then tries to end all that it can.
+func (p *place) refused(t *testing.T, attempts ...string) {
+	t.Helper()
 	tried := func(text string) map[string]string {
 		all := map[string]string{}
 		for line := range strings.Lines(text) {
@@ -121,15 +132,11 @@ func TestRun_ReachesNothingOfTheNode(t *testing.T) {
 	}
 	onNode := bed.Command(t, inside(t), append([]string{"try"}, attempts...)...)
 	root, err := os.Open("/") // as if it had been left open
-	if err != nil {
-		t.Fatal(err)
-	}
+	p.must(err)
 	defer root.Close()
 	onNode.ExtraFiles = []*os.File{root}
 	out, err := onNode.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p.must(err)
 	node := tried(string(out))
 	all := p.build(slices.Collect(maps.Keys(users)))
 	for _, a := range attempts {
@@ -144,9 +151,6 @@ func TestRun_ReachesNothingOfTheNode(t *testing.T) {
 				t.Errorf("in a RUN line of %s: %s: %q", name, a, run[a])
 			}
 		}
-	}
-	if err := syscall.Kill(pid, 0); err != nil || exited(sleeper) {
-		t.Error("a RUN line has ended a process of the user's")
 	}
 }
 
