@@ -12,11 +12,13 @@ import (
 	urfave "github.com/urfave/cli/v2"
 
 	"fence/pkg/cli"
+	"fence/pkg/smoke"
 	"fence/pkg/step"
 )
 
 func main() {
-	step.Main() // a step of a build begins as this program
+	step.Main()  // a step of a build begins as this program
+	smoke.Main() // and so does the start of an image
 	os.Exit(cli.Main(app(), os.Args))
 }
 

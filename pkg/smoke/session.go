@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,12 +19,78 @@ import (
 // to write any.
 const pipesEnd = 5 * time.Second
 
+// argSession is the name under which this program is started again, to start
+// Apptainer and to outlive whoever asked for that.
+const argSession = "sifbuild: start"
+
+// fdLife is the descriptor that argSession is given besides those of the
+// command it starts, 0 to 3: at its end nobody waits any more.
+const fdLife = 4
+
+// Main takes over where the process was started to start Apptainer, and does
+// not return then. A program that calls Run calls it first. Death signals do
+// not reach through Apptainer, so that a killed build would leave a container
+// running.
+func Main() {
+	if os.Args[0] == argSession && len(os.Args) > 1 {
+		os.Exit(sessionMain())
+	}
+}
+
+func sessionMain() int {
+	life := os.NewFile(fdLife, "life")
+	status := os.NewFile(3, "status")
+	syscall.CloseOnExec(fdLife)
+	cmd := exec.Command(os.Args[1], os.Args[2:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{status}
+	alone := make(chan struct{})
+	go func() {
+		io.Copy(io.Discard, life)
+		close(alone)
+		endSession(os.Getpid(), os.Getpid())
+		os.Exit(1)
+	}()
+	if err := cmd.Start(); err != nil {
+		os.Stderr.WriteString(err.Error() + "\n")
+		return 127
+	}
+	status.Close()
+	err := cmd.Wait()
+	select {
+	case <-alone:
+		select {} // what it left is being ended
+	default:
+	}
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case !errors.As(err, &exit):
+		return 1
+	}
+	if st := exit.Sys().(syscall.WaitStatus); st.Signaled() {
+		return 128 + int(st.Signal())
+	}
+	return exit.ExitCode()
+}
+
 // runSession runs cmd in a session of its own, and ends what is left of that
 // session when cmd has ended or ctx has: Apptainer's helpers (squashfuse,
-// fuse-overlayfs) outlive a killed container. given are cmd's descriptors that
-// are closed here as soon as it has them. end is how cmd ended, err why it did
+// fuse-overlayfs) outlive a killed container. cmd has one of ExtraFiles, and is
+// started by this program again, see Main. given are descriptors that are
+// closed here as soon as it has them. end is how cmd ended, err why it did
 // not begin.
 func runSession(ctx context.Context, cmd *exec.Cmd, in string, out, said io.Writer, given ...io.Closer) (end, err error) {
+	lifeR, lifeW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer lifeW.Close()
+	given = append(given, lifeR)
+	cmd.ExtraFiles = append(cmd.ExtraFiles, lifeR)
+	cmd.Args = append([]string{argSession}, cmd.Args...)
+	cmd.Path, cmd.Err = "/proc/self/exe", nil
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var copies []func()
 	var readers []*os.File
@@ -77,7 +144,7 @@ func runSession(ctx context.Context, cmd *exec.Cmd, in string, out, said io.Writ
 		defer close(stopped)
 		select {
 		case <-ctx.Done():
-			endSession(sid)
+			endSession(sid, 0)
 		case <-done:
 		}
 	}()
@@ -86,7 +153,7 @@ func runSession(ctx context.Context, cmd *exec.Cmd, in string, out, said io.Writ
 	}
 	close(done)
 	<-stopped
-	endSession(sid)
+	endSession(sid, 0)
 	end = cmd.Wait()
 	for _, r := range readers {
 		r.SetReadDeadline(time.Now().Add(pipesEnd)) // somebody may have left the session
@@ -95,10 +162,10 @@ func runSession(ctx context.Context, cmd *exec.Cmd, in string, out, said io.Writ
 	return end, nil
 }
 
-// endSession kills every process of a session, until there is none.
-func endSession(sid int) {
+// endSession kills every process of a session but one, until there is none.
+func endSession(sid, but int) {
 	for range 100 { // each round can only meet what was forked during the last
-		pids := session(sid)
+		pids := slices.DeleteFunc(session(sid), func(pid int) bool { return pid == but })
 		if len(pids) == 0 {
 			return
 		}

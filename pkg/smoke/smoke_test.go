@@ -20,7 +20,10 @@ import (
 // holds Apptainer's path and fence's.
 const asUser = "SMOKE_AS_USER"
 
-func TestMain(m *testing.M) { os.Exit(m.Run()) }
+func TestMain(m *testing.M) {
+	Main()
+	os.Exit(m.Run())
+}
 
 // child runs the test once more as the bed's ordinary user, and says whether
 // this process is that one.
@@ -138,6 +141,9 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// hanging makes a shell that leaves something running and does not end.
+const hanging = `rm bin/sh; printf '#!/bin/busybox sh\n/bin/busybox setsid /bin/busybox sleep 9999 &\n: >/started; sleep 9999\n' >bin/sh; chmod 755 bin/sh`
+
 // A start that does not end is ended, with all that it left running, when its
 // caller has had enough.
 func TestRun_Canceled(t *testing.T) {
@@ -145,7 +151,7 @@ func TestRun_Canceled(t *testing.T) {
 	if !ok {
 		return
 	}
-	path := image(t, "busybox", v1.Config{}, `rm bin/sh; printf '#!/bin/busybox sh\n/bin/busybox setsid /bin/busybox sleep 9999 &\n: >/started; sleep 9999\n' >bin/sh; chmod 755 bin/sh`)
+	path := image(t, "busybox", v1.Config{}, hanging)
 	to := tools(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
@@ -161,8 +167,55 @@ func TestRun_Canceled(t *testing.T) {
 	if err != enough {
 		t.Errorf("%v, want %v", err, enough)
 	}
-	out, _ := exec.Command("ps", "-eo", "args").Output()
-	if strings.Contains(string(out), "sleep 9999") || strings.Contains(string(out), path) {
+	if out := processes(path); out != "" {
 		t.Errorf("left running:\n%s", out)
+	}
+}
+
+// processes are those that have an image in their command line, or are what
+// hanging leaves.
+func processes(path string) (found string) {
+	out, _ := exec.Command("ps", "-eo", "args").Output()
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, path) || strings.HasSuffix(line, "sleep 9999\n") {
+			found += line
+		}
+	}
+	return found
+}
+
+// Who starts an image can be killed at any moment: nothing of it stays.
+func TestRun_Killed(t *testing.T) {
+	tools, ok := child(t)
+	if !ok {
+		return
+	}
+	to := tools(t)
+	if path := os.Getenv("SMOKE_HANG"); path != "" {
+		to.Scratch = os.Getenv("SMOKE_SCRATCH")
+		_, err := Run(t.Context(), to, Image{Path: path, Shell: true})
+		t.Fatal(err)
+	}
+	path := image(t, "busybox", v1.Config{}, hanging)
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestRun_Killed$")
+	cmd.Env = append(os.Environ(), "SMOKE_HANG="+path, "SMOKE_SCRATCH="+to.Scratch)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(to.Scratch, "overlay/upper/started")); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if processes(path) == "" {
+		t.Error("nothing runs, and it should")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	for processes(path) != "" { // the test's time is the limit
+		time.Sleep(10 * time.Millisecond)
 	}
 }
