@@ -73,7 +73,7 @@ func TestKill(t *testing.T) {
 	if total < 100 {
 		t.Fatalf("only %d moments were seen", total)
 	}
-	moments, killed := 6, 0
+	moments, killed := 4, 0
 	if full() {
 		moments = 30
 	}
