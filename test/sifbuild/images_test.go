@@ -205,7 +205,7 @@ func TestImages_Many(t *testing.T) {
 	for i := range 3000 {
 		p.write(fmt.Sprintf("%s/d%d/f%d", context("files"), i/100, i%100), fmt.Sprintf("file %d\n", i), 0o644)
 	}
-	lines := 200
+	lines := 100
 	if full() {
 		lines = 1500
 	}

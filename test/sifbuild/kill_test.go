@@ -73,7 +73,7 @@ func TestKill(t *testing.T) {
 	if total < 100 {
 		t.Fatalf("only %d moments were seen", total)
 	}
-	moments, killed := 6, 0
+	moments, killed := 4, 0
 	if full() {
 		moments = 30
 	}
@@ -207,18 +207,18 @@ func TestDiskFull(t *testing.T) {
 	p := newPlace(t)
 	p.everyKind()
 	want := p.listing(p.build(nil)["a"].Image)
-	// Each fills where the one before did not, up to what is not quite enough.
-	sizes := map[string][]int64{"cache": {8 << 10, 64 << 10, 1 << 20, 2 << 20, 3 << 20}, "scratch": {64 << 10, 1536 << 10, 2 << 20, 4 << 20, 6 << 20}}
+	// KiB: each fills at another step, up to what is not quite enough.
+	sizes := map[string][]int64{"cache": {8, 20, 500, 2000, 3000}, "scratch": {64, 2140, 3350, 4190, 6000}}
 	for _, name := range []string{"cache", "scratch"} {
 		for i, size := range sizes[name] {
-			if !full() && i != 2 {
+			if !full() && i != 3 {
 				continue
 			}
-			t.Run(fmt.Sprintf("%s of %d KiB", name, size>>10), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s of %d KiB", name, size), func(t *testing.T) {
 				p := *p
 				p.t = t
 				p.empty()
-				grow := p.small(name, size)
+				grow := p.small(name, size<<10)
 				r := p.run(p.command(nil))
 				one := r.records["a"]
 				if r.code != 3 || one.Fault == nil || one.Fault.Class != "disk" || one.Image != "" || strings.Contains(one.Fault.Message, "\n") {

@@ -111,7 +111,10 @@ func TestTogether_SharedSteps(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	s := newServer(t)
-	const tasks = 20
+	tasks := 8
+	if full() {
+		tasks = 20
+	}
 	for i := range tasks {
 		name := fmt.Sprintf("task%02d", i)
 		p.task(name, "FROM busybox\nCOPY inside /inside\nRUN /inside get "+s.URL+"/first > /first\nRUN /inside get "+s.URL+"/second > /second\n"+
