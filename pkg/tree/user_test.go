@@ -17,8 +17,8 @@ import (
 // overlay mounts layers, the lowest first, with an upper folder of its own.
 func overlay(t *testing.T, lower ...string) (top, upper string) {
 	t.Helper()
-	top, upper = t.TempDir(), t.TempDir()
-	options := "upperdir=" + upper + ",workdir=" + t.TempDir() + ",userxattr,lowerdir="
+	top, upper = plainDir(t), plainDir(t)
+	options := "upperdir=" + upper + ",workdir=" + plainDir(t) + ",userxattr,lowerdir="
 	for i := len(lower) - 1; i >= 0; i-- {
 		options += lower[i]
 		if i > 0 {
@@ -32,6 +32,16 @@ func overlay(t *testing.T, lower ...string) (top, upper string) {
 	return top, upper
 }
 
+// plainDir is a folder whose name has no comma, as that of a row may: it would
+// end an option of the mount.
+func plainDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "tree")
+	must(t, err)
+	t.Cleanup(func() { _ = RemoveAll(dir) })
+	return dir
+}
+
 // TestCopy_InAnOverlay does what builds do: every row of TestCopy again, by an
 // ordinary user, from an overlay into an overlay with what was there below.
 func TestCopy_InAnOverlay(t *testing.T) {
@@ -42,7 +52,7 @@ func TestCopy_InAnOverlay(t *testing.T) {
 				continue // which Pack refuses
 			}
 			t.Run(row.name, func(t *testing.T) {
-				src, dst := t.TempDir(), t.TempDir()
+				src, dst := plainDir(t), plainDir(t)
 				for _, p := range []string{src, dst} {
 					must(t, os.Chmod(p, 0o755))
 				}
