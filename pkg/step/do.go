@@ -72,7 +72,14 @@ func Do(ctx context.Context, s Spec, log *os.File, streams ...Stream) (Result, e
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{argInit}
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")} // mksquashfs
-	cmd.Stdout, cmd.Stderr = log, log
+	// Not the log itself: what has a file's descriptor can change its mode, and write anything anywhere in it.
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		return Result{}, err
+	}
+	defer outR.Close()
+	defer outW.Close()
+	cmd.Stdout, cmd.Stderr = outW, outW
 	cmd.ExtraFiles = []*os.File{specR, resultW}
 	var feeds []*os.File
 	for range streams {
@@ -101,9 +108,14 @@ func Do(ctx context.Context, s Spec, log *os.File, streams ...Stream) (Result, e
 		}
 		return Result{}, &Failure{"setup", fmt.Sprintf("starting a step in a user namespace: %v", err)}
 	}
-	for _, f := range cmd.ExtraFiles {
+	for _, f := range append(cmd.ExtraFiles, outW) {
 		f.Close()
 	}
+	logged := make(chan struct{})
+	go func() {
+		defer close(logged)
+		keep(log, outR)
+	}()
 	go func() {
 		for i, open := range streams {
 			if err := feed(feeds[i], open); err != nil {
@@ -126,6 +138,7 @@ func Do(ctx context.Context, s Spec, log *os.File, streams ...Stream) (Result, e
 
 	said, readErr := io.ReadAll(resultR)
 	waitErr := cmd.Wait()
+	<-logged // all that had the other end are gone
 	close(done)
 	<-stopped
 	if ctx.Err() != nil {
@@ -156,4 +169,16 @@ func feed(w *os.File, open Stream) error {
 		return err
 	}
 	return nil
+}
+
+// logLimit is how much of what a step says is kept, in bytes.
+const logLimit = 64 << 20
+
+// keep writes to a log what comes, up to the limit, and reads all of it.
+func keep(log io.Writer, r io.Reader) {
+	n, err := io.Copy(log, io.LimitReader(r, logLimit))
+	if err == nil && n == logLimit {
+		fmt.Fprintf(log, "\n[sifbuild: the rest of what this step says is not kept: it is more than %d MiB]\n", logLimit>>20)
+	}
+	io.Copy(io.Discard, r)
 }

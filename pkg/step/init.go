@@ -283,7 +283,7 @@ func inRoot(root, name string, flags uint64) (int, error) {
 
 // command is this binary, started again in the step's root folder.
 func command(arg string, log *os.File) *exec.Cmd {
-	cmd := exec.Command("/proc/self/exe")
+	cmd := exec.Command(inFence + "/sifbuild") // not by way of /proc, which is in the root folder by now
 	cmd.Args = []string{arg}
 	cmd.Stdout, cmd.Stderr = log, log
 	return cmd

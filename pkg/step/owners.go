@@ -39,6 +39,7 @@ type reply struct {
 // process of the step's own PID namespace, with the step's root folder.
 type notary struct {
 	listener int
+	root     int // the root folder, as a descriptor
 	user     tree.Owner
 	groups   []uint32                // of the user, sorted
 	below    map[string]tree.Special // by path, of the layers below
@@ -119,7 +120,10 @@ func (n *notary) chown(q *request, dir int32, at uint64, flags int, uid, gid uin
 			return err
 		}
 	}
-	fd, err := n.open(q, dir, name, flags)
+	fd, err := n.open(q, dir, name, flags, false)
+	if foreign(err) || err == unix.ENOENT && name == "" {
+		return nil // the latter has no name any more
+	}
 	if err != nil {
 		return err
 	}
@@ -198,22 +202,29 @@ func (n *notary) mknod(q *request, dir int32, at uint64, mode uint32, dev uint64
 	if err != nil {
 		return err
 	}
-	fd, err := n.open(q, dir, path.Dir(name), 0)
+	// Not cleaned: a link before ".." counts.
+	folder, base := name[:strings.LastIndex(name, "/")+1], name[strings.LastIndex(name, "/")+1:]
+	if folder == "" {
+		folder = "."
+	}
+	if base == "" || base == "." || base == ".." {
+		return unix.EEXIST
+	}
+	fd, err := n.open(q, dir, folder, 0, false)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	folder, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
-	if err != nil {
+	if folder, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil {
 		return unix.EPERM
 	}
 	// An empty file stands for it, whose mode and owner can be changed.
-	file, err := unix.Openat(fd, path.Base(name), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, mode&0o7777&^n.umask(q))
+	file, err := unix.Openat(fd, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, mode&0o7777&^n.umask(q))
 	if err != nil {
 		return err
 	}
 	unix.Close(file)
-	s := tree.Special{Path: strings.TrimPrefix(path.Join(folder, path.Base(name)), "/"), Device: "c", Major: unix.Major(dev), Minor: unix.Minor(dev)}
+	s := tree.Special{Path: strings.TrimPrefix(path.Join(folder, base), "/"), Device: "c", Major: unix.Major(dev), Minor: unix.Minor(dev)}
 	if mode&unix.S_IFMT == unix.S_IFBLK {
 		s.Device = "b"
 	}
@@ -281,45 +292,61 @@ func (n *notary) text(q *request, at uint64) (string, error) {
 	return "", unix.ENAMETOOLONG
 }
 
-// open gives the file that the caller means, as an O_PATH descriptor.
-func (n *notary) open(q *request, dir int32, name string, flags int) (int, error) {
+// place is where a path of the caller's lies, from the root folder. The caller
+// cannot have another root folder: fence refuses chroot(2).
+func (n *notary) place(q *request, dir int32, name string) (string, error) {
+	if strings.HasPrefix(name, "/") {
+		return name, nil
+	}
+	link := fmt.Sprintf("/proc/%d/cwd", q.pid)
+	if dir != unix.AT_FDCWD {
+		link = fmt.Sprintf("/proc/%d/fd/%d", q.pid, dir)
+	}
+	base, err := os.Readlink(link)
+	if err != nil {
+		return "", unix.EBADF
+	}
+	if !strings.HasPrefix(base, "/") {
+		return "", unix.EXDEV // a pipe, a socket
+	}
+	if name == "" {
+		return base, nil
+	}
+	return base + "/" + name, nil
+}
+
+// open gives the file that the caller means, as an O_PATH descriptor. What it
+// is asked for comes from a stranger, and this process has rights that the
+// stranger has not: nothing outside the root folder is looked at, whatever links
+// there are, and nothing of /proc is followed. xdev is whether what is mounted
+// in the root folder counts.
+func (n *notary) open(q *request, dir int32, name string, flags int, xdev bool) (int, error) {
 	if name == "" && flags&unix.AT_EMPTY_PATH == 0 {
 		return -1, unix.ENOENT
 	}
-	root := fmt.Sprintf("/proc/%d/root", q.pid)
-	base := fmt.Sprintf("/proc/%d/cwd", q.pid)
-	switch {
-	case strings.HasPrefix(name, "/"):
-		base, name = root, strings.TrimLeft(name, "/")
-	case dir != unix.AT_FDCWD:
-		base = fmt.Sprintf("/proc/%d/fd/%d", q.pid, dir)
-	}
-	from, err := unix.Open(base, unix.O_PATH|unix.O_CLOEXEC, 0)
+	p, err := n.place(q, dir, name)
 	if err != nil {
-		if dir != unix.AT_FDCWD {
-			return -1, unix.EBADF
-		}
 		return -1, err
 	}
-	if name == "" {
-		return from, nil
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
+	if !xdev {
+		how.Resolve |= unix.RESOLVE_NO_XDEV
 	}
-	defer unix.Close(from)
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC}
 	if flags&unix.AT_SYMLINK_NOFOLLOW != 0 {
 		how.Flags |= unix.O_NOFOLLOW
 	}
-	if base == root {
-		how.Resolve = unix.RESOLVE_IN_ROOT // it may have changed its root
-	}
-	return unix.Openat2(from, name, &how)
+	return unix.Openat2(n.root, "./"+p, &how)
 }
+
+// foreign: the call was about what is not of the layers (a mount, a pipe, a
+// terminal behind /dev/stdout), whose owner is nobody's business.
+func foreign(err error) bool { return err == unix.EXDEV || err == unix.ELOOP }
 
 // ownerOf and setOwner are of the file that a path leads to, links of /proc included.
 func ownerOf(p string) (o tree.Owner) {
 	var buf [64]byte
 	if n, err := unix.Getxattr(p, tree.OwnerAttr, buf[:]); err == nil {
-		fmt.Sscanf(string(buf[:n]), "%d:%d", &o.UID, &o.GID)
+		o, _ = tree.ParseOwner(string(buf[:n])) // a command can write there, too
 	}
 	return o
 }

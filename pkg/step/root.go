@@ -119,7 +119,7 @@ func (g *stage) owned(target string, data []byte, mode os.FileMode, o tree.Owner
 	return g.mount(name, target, "", unix.MS_BIND, "")
 }
 
-// system mounts what every command has: /proc, /dev, /sys, the names of hosts.
+// system mounts what every command has: /proc, /dev, /sys.
 func (g *stage) system() error {
 	if _, err := g.mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return err
@@ -132,6 +132,11 @@ func (g *stage) system() error {
 	} else if err := readOnly(at); err != nil {
 		return err
 	}
+	return nil
+}
+
+// names binds the names of hosts, and the servers that know more.
+func (g *stage) names() error {
 	resolv, _ := os.ReadFile("/etc/resolv.conf")
 	names := "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 	for target, data := range map[string][]byte{"/etc/resolv.conf": resolv, "/etc/hosts": []byte(names)} {
@@ -199,8 +204,8 @@ func (g *stage) config(fence string, f File) error {
 	case nil:
 		g.stubs = append(g.stubs, f.Path)
 		return nil
-	case unix.EEXIST:
-		return nil // the image's own
+	case unix.EEXIST, unix.EROFS:
+		return nil // the image's own, or what the Dockerfile mounts there
 	default:
 		return fmt.Errorf("%s: %w", f.Path, err)
 	}
@@ -246,7 +251,16 @@ func (g *stage) devices() error {
 // in the root folder; "" where nothing is mounted.
 func (g *stage) wanted(m Mount, i int) (string, error) {
 	at, err := g.mountWanted(m, i)
-	return strings.TrimPrefix(at, g.root), err
+	if err != nil {
+		return "", err
+	}
+	at = strings.TrimPrefix(at, g.root)
+	for _, own := range []string{"/", "/proc", "/sys", "/dev", inFence} {
+		if clean := path.Clean("/" + at); m.Target != "" && (clean == own || own != "/" && own != "/dev" && strings.HasPrefix(clean, own+"/")) {
+			return "", fmt.Errorf("--mount: %s is %s, which every step has", m.Target, own)
+		}
+	}
+	return at, nil
 }
 
 func (g *stage) mountWanted(m Mount, i int) (string, error) {

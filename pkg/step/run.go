@@ -50,7 +50,7 @@ func run(s Spec, root string) (r Result, err error) {
 	if err != nil {
 		return r, &Failure{"user", err.Error()}
 	}
-	if err := g.system(); err != nil {
+	if err := g.names(); err != nil {
 		return r, err
 	}
 	var opened []string
@@ -66,6 +66,10 @@ func run(s Spec, root string) (r Result, err error) {
 		if at != "" {
 			opened = append(opened, at)
 		}
+	}
+	// After those, whatever they lie over.
+	if err := g.system(); err != nil {
+		return r, err
 	}
 	if err := g.tools(s.Run, opened, user.UID == 0); err != nil {
 		return r, err
@@ -90,8 +94,12 @@ func run(s Spec, root string) (r Result, err error) {
 	if err := g.enter(); err != nil {
 		return r, err
 	}
+	top, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return r, err
+	}
 	n := &notary{specials: map[string]tree.Special{}, groups: []uint32{uint32(user.GID)},
-		user: tree.Owner{UID: user.UID, GID: user.GID}, below: map[string]tree.Special{}}
+		root: top, user: tree.Owner{UID: user.UID, GID: user.GID}, below: map[string]tree.Special{}}
 	for _, s := range s.Run.Specials {
 		n.below[s.Path] = s
 	}
@@ -256,7 +264,7 @@ func runMain() int {
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return complain(fmt.Errorf("mounting /proc: %w", err))
 	}
-	argv := []string{inFence + "/fence", "--policy", inFence + "/step.toml", "--workdir", "/",
+	argv := []string{inFence + "/fence", "--policy", inFence + "/step.toml", "--form", "namespace", "--workdir", "/",
 		"--keep-fd", fmt.Sprint(fdListener), "--keep-fd", fmt.Sprint(fdCommand), "--keep-fd", fmt.Sprint(fdFailed), "--status-fd", fmt.Sprint(fdStatus),
 		"--why", "what starts the command reads from it", "--", inFence + "/sifbuild", argExec}
 	return complain(fmt.Errorf("%s: %w", argv[0], unix.Exec(argv[0], argv, []string{"PATH=/"})))

@@ -32,39 +32,27 @@ func (n *notary) stat(q *request) (answered bool, err error) {
 	if name == "" && flags&unix.AT_EMPTY_PATH == 0 {
 		return false, nil
 	}
-	// One look-up through /proc is all that a file without a note costs. In a
-	// root folder of a process's own, links that are absolute lead elsewhere.
-	where := ""
-	switch {
-	case strings.HasPrefix(name, "/"):
-		where = fmt.Sprintf("/proc/%d/root%s", q.pid, name)
-	case dir == unix.AT_FDCWD:
-		where = fmt.Sprintf("/proc/%d/cwd/%s", q.pid, name)
-	case name == "":
-		where = fmt.Sprintf("/proc/%d/fd/%d", q.pid, dir)
-	default:
-		where = fmt.Sprintf("/proc/%d/fd/%d/%s", q.pid, dir, name)
+	fd, err := n.open(q, dir, name, flags, true)
+	if err != nil {
+		return false, nil // the kernel says what is wrong, or it is not of the layers
 	}
-	follow := flags&unix.AT_SYMLINK_NOFOLLOW == 0 || name == ""
-	owner, noted := n.noted(where, follow)
+	defer unix.Close(fd)
+	owner, noted := n.noted(fd)
 	if !noted {
 		return false, nil
-	}
-	at := 0
-	if !follow {
-		at = unix.AT_SYMLINK_NOFOLLOW
 	}
 	var out []byte
 	if c.mask < 0 {
 		var st unix.Stat_t
-		if unix.Fstatat(unix.AT_FDCWD, where, &st, at) != nil {
+		if unix.Fstat(fd, &st) != nil {
 			return false, nil
 		}
 		st.Uid, st.Gid = uint32(owner.UID), uint32(owner.GID)
 		out = unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))
 	} else {
 		var st unix.Statx_t
-		if unix.Statx(unix.AT_FDCWD, where, at|flags&(unix.AT_STATX_FORCE_SYNC|unix.AT_STATX_DONT_SYNC), int(uint32(arg[c.mask])), &st) != nil {
+		const sync = unix.AT_STATX_FORCE_SYNC | unix.AT_STATX_DONT_SYNC
+		if unix.Statx(fd, "", unix.AT_EMPTY_PATH|flags&sync, int(uint32(arg[c.mask])), &st) != nil {
 			return false, nil
 		}
 		st.Uid, st.Gid = uint32(owner.UID), uint32(owner.GID)
@@ -76,32 +64,20 @@ func (n *notary) stat(q *request) (answered bool, err error) {
 	return true, n.write(q, arg[c.buf], out)
 }
 
-// noted is what is noted about the file that a path leads to.
-func (n *notary) noted(where string, follow bool) (o tree.Owner, ok bool) {
+// noted is what is noted about an open file.
+func (n *notary) noted(fd int) (o tree.Owner, ok bool) {
+	proc := fmt.Sprintf("/proc/self/fd/%d", fd)
 	var buf [64]byte
-	get := unix.Lgetxattr
-	if follow {
-		get = unix.Getxattr
-	}
-	k, err := get(where, tree.OwnerAttr, buf[:])
+	k, err := unix.Getxattr(proc, tree.OwnerAttr, buf[:])
 	if err == nil {
-		_, err = fmt.Sscanf(string(buf[:k]), "%d:%d", &o.UID, &o.GID)
+		o, err = tree.ParseOwner(string(buf[:k]))
 		return o, err == nil
 	}
-	if err == unix.ENODATA && follow || n.few() {
+	if n.few() {
 		return o, false
 	}
 	// It may be one that can carry no note.
-	flags := unix.O_PATH | unix.O_CLOEXEC
-	if !follow {
-		flags |= unix.O_NOFOLLOW
-	}
-	fd, err := unix.Open(where, flags, 0)
-	if err != nil {
-		return o, false
-	}
-	defer unix.Close(fd)
-	real, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	real, err := os.Readlink(proc)
 	if err != nil {
 		return o, false
 	}
