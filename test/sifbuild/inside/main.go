@@ -3,6 +3,7 @@
 //
 //	inside get URL         prints what a server answers
 //	inside cat FILE        prints a file
+//	inside chmod-out       makes whatever standard output is setuid
 //	inside leave URL       leaves a process behind that nothing holds on to
 //	inside stay URL        tells a server that it is there, and stays whatever comes
 //	inside try ATTEMPT...  says of each attempt, one a line, whether it worked
@@ -46,6 +47,8 @@ func run(what string, args []string) error {
 		}
 		_, err = os.Stdout.Write(data)
 		return err
+	case "chmod-out":
+		return syscall.Fchmod(1, 0o6755)
 	case "leave":
 		return again("leave2", args[0]) // whose parent is gone when it starts the one that stays
 	case "leave2":
