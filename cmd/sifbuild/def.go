@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	urfave "github.com/urfave/cli/v2"
@@ -27,7 +26,7 @@ func defCmd() *urfave.Command {
 				return cli.Usagef("sifbuild def tasks/a/environment/Dockerfile", "def takes one Dockerfile, got %d", c.NArg())
 			}
 			name := c.Args().First()
-			data, err := os.ReadFile(name)
+			data, err := dockerfile.Read(name)
 			if err != nil {
 				return cli.Usagef("name the Dockerfile itself", "%w", err)
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -105,7 +106,14 @@ func readTasks(c *urfave.Context) (*planner, []planned, []task.Skipped, error) {
 	}
 	ctx, stop := interruptible()
 	defer stop()
-	return p, p.plan(ctx, tasks), skipped, nil
+	done := make(chan []planned, 1)
+	go func() { done <- p.plan(ctx, tasks) }()
+	select {
+	case all := <-done:
+		return p, all, skipped, nil
+	case <-ctx.Done(): // a file of many gigabytes may still be read
+		return nil, nil, nil, &cli.Error{Code: cli.Unknown, Err: errors.New("stopped while reading the tasks; nothing was built")}
+	}
 }
 
 func saySkipped(w io.Writer, skipped []task.Skipped) {

@@ -216,7 +216,7 @@ func (p *planner) one(ctx context.Context, t task.Task) (*dockerfile.Plan, error
 		o.Args = maps.Clone(t.Args)
 		maps.Copy(o.Args, p.args)
 	}
-	data, err := os.ReadFile(t.Dockerfile)
+	data, err := dockerfile.Read(t.Dockerfile)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"fence/pkg/internal/readfile"
 )
 
 // describeLimit is how long a document may be that describes an image, in
@@ -211,7 +213,7 @@ func (l layoutDir) open(_ context.Context, d v1.Descriptor) (io.ReadCloser, erro
 func blobPath(h v1.Hash) string { return filepath.Join("blobs", h.Algorithm, h.Hex) }
 
 func (s *Store) layout(ctx context.Context, image string, l layoutDir, platform v1.Platform) (Base, error) {
-	data, err := os.ReadFile(filepath.Join(string(l), "index.json"))
+	data, err := readfile.Regular(filepath.Join(string(l), "index.json"), 16<<20)
 	if err != nil {
 		return Base{}, err
 	}

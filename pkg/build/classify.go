@@ -45,6 +45,7 @@ var classes = []struct {
 func classify(err error, log string) *Fault {
 	f := &Fault{Class: "step", Message: text.Printable(err.Error()), Detail: lastLines(log, 20)}
 	var failed *step.Failure
+	var damaged *CacheError
 	var required *RequireError
 	var status *StatusError
 	var arch *ArchError
@@ -74,6 +75,8 @@ func classify(err error, log string) *Fault {
 	case away(f, err):
 	case full(err):
 		f.Class = "disk"
+	case errors.As(err, &damaged):
+		f.Class, f.Retry = "cache", true
 	case errors.As(err, &failed):
 		f.Class = failed.Kind
 	case errors.As(err, &status):

@@ -29,6 +29,9 @@ func fetch(ctx context.Context, urls []dockerfile.URL, checksum, dir string) err
 	return nil
 }
 
+// fetchMax is how much ADD takes from a server, in bytes.
+const fetchMax = 8 << 30
+
 func fetchOne(ctx context.Context, u dockerfile.URL, checksum, name string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.URL, nil)
 	if err != nil {
@@ -48,8 +51,12 @@ func fetchOne(ctx context.Context, u dockerfile.URL, checksum, name string) erro
 	}
 	defer f.Close()
 	h := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(f, h), resp.Body); err != nil {
+	n, err := io.Copy(io.MultiWriter(f, h), io.LimitReader(resp.Body, fetchMax+1))
+	if err != nil {
 		return err
+	}
+	if n > fetchMax {
+		return fmt.Errorf("it is larger than %d GiB", fetchMax>>30)
 	}
 	if want, ok := strings.CutPrefix(checksum, "sha256:"); ok && want != hex.EncodeToString(h.Sum(nil)) {
 		return fmt.Errorf("the checksum is sha256:%x, not %s", h.Sum(nil), checksum)

@@ -51,7 +51,7 @@ func newKeys(p *dockerfile.Plan, platform v1.Platform, profile any) keys {
 	}
 	if n := len(p.Stages); n > 0 {
 		st := p.Stages[n-1]
-		k.Image = digest(imageVersion, k.last(st.Index), platform.String(), st.Config, profile)
+		k.Image = digest(imageVersion, k.last(st.Index), platform.String(), st.Config, st.StartInterval, profile)
 	}
 	return k
 }

@@ -57,6 +57,7 @@ func TestKeys(t *testing.T) {
 		{"the base", func(p *dockerfile.Plan) { p.Stages[1].From.Base.Digest = "sha256:3" }, []bool{false}, []bool{true, true, true, true}, false},
 		{"the base's name", func(p *dockerfile.Plan) { p.Stages[1].From.Base.Name = "c" }, []bool{false}, []bool{false, false, false, false}, true},
 		{"the last step's user", func(p *dockerfile.Plan) { p.Stages[1].Steps[3].Run.User = "bob" }, []bool{false}, []bool{false, false, false, true}, false},
+		{"when health is asked for", func(p *dockerfile.Plan) { p.Stages[1].StartInterval = 5 }, []bool{false}, []bool{false, false, false, false}, false},
 		{"the configuration", func(p *dockerfile.Plan) { p.Stages[1].Config.Cmd = nil }, []bool{false}, []bool{false, false, false, false}, false},
 	} {
 		p := plan()

@@ -115,13 +115,22 @@ func (l *layers) cached(ctx context.Context, key string, on chain, work, dir str
 	}
 	defer lock.Release()
 	name := filepath.Join(l.cache, "layers", key+".tar")
-	switch _, err := os.Stat(name); {
+	switch whole, err := compressed(name); {
+	case err == nil && !whole:
+		// Nothing that store wrote: a lost write of the storage, or somebody else's file.
+		if err := os.Remove(name); err != nil {
+			return nil, false, err
+		}
 	case err == nil:
 		use(name)
 		u := step.Unpack{Out: dir, Below: l.folders(on)}
 		specials, err := l.unpack(ctx, work, u, func() (io.ReadCloser, error) { return os.Open(name) })
 		if err != nil {
-			return nil, false, fmt.Errorf("the cached step %s: %w", name, err)
+			err = fmt.Errorf("the cached step %s: %w", name, err)
+			if ctx.Err() == nil && os.Remove(name) == nil {
+				err = &CacheError{err}
+			}
+			return nil, false, err
 		}
 		return specials, false, nil
 	case !errors.Is(err, fs.ErrNotExist):
@@ -138,6 +147,27 @@ func (l *layers) cached(ctx context.Context, key string, on chain, work, dir str
 	}
 	return specials, true, nil
 }
+
+// compressed says whether a file begins as store's do. What is cut short later
+// is found out when it is unpacked: zstd ends with a checksum.
+func compressed(name string) (bool, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	var magic [4]byte
+	_, err = io.ReadFull(f, magic[:])
+	return err == nil && magic == [4]byte{0x28, 0xb5, 0x2f, 0xfd}, nil // RFC 8878, 3.1.1
+}
+
+// CacheError is a file of the cache that is damaged, and removed by now.
+type CacheError struct{ Err error }
+
+func (e *CacheError) Error() string {
+	return e.Err.Error() + " (removed: the next attempt makes it again)"
+}
+func (e *CacheError) Unwrap() error { return e.Err }
 
 // unpack fills a folder from layer tars, lowest first.
 func (l *layers) unpack(ctx context.Context, work string, u step.Unpack, streams ...step.Stream) ([]tree.Special, error) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -135,6 +136,12 @@ func sweep(parent string) error {
 		f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
 		if errors.Is(err, os.ErrNotExist) {
 			// Killed between making the folder and the lock, or about to make it.
+			if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > time.Hour {
+				err = ignoreGone(discard(dir)) // its end was not, for want of descriptors, say
+				if err != nil {
+					return err
+				}
+			}
 			os.Remove(dir)
 			continue
 		} else if err != nil {

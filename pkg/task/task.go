@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"fence/pkg/internal/readfile"
 )
 
 // DefaultBuildTimeout is Harbor's build_timeout_sec where a task sets none.
@@ -66,6 +68,9 @@ func folder(dir, name string) string {
 	return ""
 }
 
+// fileMax is how large a file of settings may be, in bytes.
+const fileMax = 1 << 20
+
 // load reads the task in dir. A task that cannot have an image is the reason.
 func load(dir string) (t Task, reason string) {
 	t = Task{Name: filepath.Base(dir), Dir: dir, Source: filepath.Base(filepath.Dir(dir)), BuildTimeout: DefaultBuildTimeout}
@@ -74,7 +79,7 @@ func load(dir string) (t Task, reason string) {
 		t.Dockerfile, t.Context = filepath.Join(dir, "Dockerfile"), dir
 		return t, ""
 	}
-	data, err := os.ReadFile(filepath.Join(dir, "task.toml"))
+	data, err := readfile.Regular(filepath.Join(dir, "task.toml"), fileMax)
 	if err != nil {
 		return t, why(err)
 	}
@@ -85,6 +90,11 @@ func load(dir string) (t Task, reason string) {
 	if t.Context == "" {
 		return t, "it has no folder environment"
 	}
+	if inside, err := within(dir, t.Context); err != nil {
+		return t, why(err)
+	} else if !inside {
+		return t, "its folder environment is a link that leads out of it: copy it there"
+	}
 	if isFile(t.Context, "Dockerfile") {
 		t.Dockerfile = filepath.Join(t.Context, "Dockerfile")
 	}
@@ -92,7 +102,7 @@ func load(dir string) (t Task, reason string) {
 		if t.Prebuilt(false) && t.Dockerfile == "" || !isFile(t.Context, name) {
 			continue
 		}
-		data, err := os.ReadFile(filepath.Join(t.Context, name))
+		data, err := readfile.Regular(filepath.Join(t.Context, name), fileMax)
 		if err != nil {
 			return t, why(err)
 		}
@@ -115,4 +125,18 @@ func why(err error) string {
 		return filepath.Base(pe.Path) + ": " + pe.Err.Error()
 	}
 	return err.Error()
+}
+
+// within says whether a path, links followed, is below a folder. A dataset is
+// somebody else's: what it links to may be yours.
+func within(dir, p string) (bool, error) {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return false, err
+	}
+	if p, err = filepath.EvalSymlinks(p); err != nil {
+		return false, err
+	}
+	rel, err := filepath.Rel(dir, p)
+	return err == nil && filepath.IsLocal(rel), nil
 }

@@ -25,6 +25,7 @@ var layer = map[string]int{
 	"fence/pkg/internal/sandboxtest": 0,
 	"fence/pkg/internal/lockfile":    0,
 	"fence/pkg/internal/gitdir":      0,
+	"fence/pkg/internal/readfile":    -2,
 	"fence/pkg/internal/suggest":     -2,
 	"fence/pkg/internal/text":        -2,
 	"fence/pkg/internal/version":     -2,

@@ -116,3 +116,34 @@ func TestHostile_Log(t *testing.T) {
 		t.Errorf("the log: %v\n%s", err, text)
 	}
 }
+
+// A step of the cache that is empty, or cut short, is made again: it is no step
+// that changed nothing.
+func TestDamagedStep(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.task("a", "FROM busybox\nRUN head -c 100000 /dev/urandom > /random && echo made > /made\nRUN cat /made > /again\n")
+	first := p.build(nil)["a"]
+	for _, size := range []int64{0, 3, 5000} {
+		layers, err := filepath.Glob(p.path("cache/layers/*.tar"))
+		if err != nil || len(layers) != 2 {
+			t.Fatal(layers, err)
+		}
+		for _, name := range layers {
+			if info, err := os.Stat(name); err != nil || info.Size() <= size {
+				continue
+			}
+			if err := os.Truncate(name, size); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Remove(first.Image); err != nil {
+			t.Fatal(err)
+		}
+		// One attempt for each step that is cut short: it is removed, and made again.
+		r := p.build(nil, "--retries", "2")["a"]
+		if got := p.file(r.Image, "/again"); got != "made\n" {
+			t.Errorf("with %d bytes left: %q", size, got)
+		}
+	}
+}
