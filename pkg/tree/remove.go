@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -73,8 +75,16 @@ func (rm *remover) remove(dir int, name string, depth int) error {
 	if depth == 0 {
 		rm.top = fd
 	}
-	for {
+	for kept := 0; ; {
 		names, err := f.Readdirnames(1024)
+		// What is open somewhere, NFS and FUSE rename instead of removing it, again and again.
+		if len(names) > 0 && !slices.ContainsFunc(names, func(n string) bool {
+			return !strings.HasPrefix(n, ".nfs") && !strings.HasPrefix(n, ".fuse_hidden")
+		}) {
+			if kept++; kept > 3 {
+				return fmt.Errorf("%s: %w (a process has it open)", names[0], unix.EBUSY)
+			}
+		}
 		for _, below := range names {
 			if depth == deepest {
 				rm.moved++
