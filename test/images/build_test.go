@@ -52,7 +52,11 @@ func TestBuild(t *testing.T) {
 		if only := os.Getenv("CASES"); only != "" {
 			cmd.Args[1] = "-test.run=^TestBuild$/" + only
 		}
-		cmd.Dir, _ = os.Getwd()
+		// The checkout may lie in root's own folder.
+		cmd.Dir = bed.TempDir(t)
+		if err := os.CopyFS(filepath.Join(cmd.Dir, "cases"), os.DirFS("cases")); err != nil {
+			t.Fatal(err)
+		}
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
