@@ -2,6 +2,7 @@ package main
 
 import (
 	"path/filepath"
+	"slices"
 
 	urfave "github.com/urfave/cli/v2"
 
@@ -13,8 +14,8 @@ import (
 // downloadFlags are about what RUN steps fetch.
 func downloadFlags() []urfave.Flag {
 	return []urfave.Flag{
-		&urfave.StringFlag{Name: "pypi", Usage: "pip's index is `URL`, unless a Dockerfile says otherwise", EnvVars: []string{"PIP_INDEX_URL"}},
-		&urfave.StringFlag{Name: "npm", Usage: "npm's registry is `URL`, unless a Dockerfile says otherwise", EnvVars: []string{"NPM_CONFIG_REGISTRY", "npm_config_registry"}},
+		&urfave.StringFlag{Name: "pypi", Usage: "keep what pip fetches, too: its index is `URL`, unless a Dockerfile says otherwise", EnvVars: []string{"PIP_INDEX_URL"}},
+		&urfave.StringFlag{Name: "npm", Usage: "keep what npm fetches, too: its registry is `URL`, unless a Dockerfile says otherwise", EnvVars: []string{"NPM_CONFIG_REGISTRY", "npm_config_registry"}},
 		&urfave.BoolFlag{Name: "no-downloads", Usage: "keep no downloads: apt, pip and npm ask their servers themselves"},
 	}
 }
@@ -31,11 +32,12 @@ func downloads(c *urfave.Context, cache string) (close func() error, config []st
 	}
 	// Not /etc/pip.conf, which a Dockerfile may write to. npm's is below its
 	// prefix: of Debian, of NodeSource, of the official images.
-	return p.Close, []step.File{
+	all := []step.File{
 		{Path: "/etc/apt/apt.conf.d/zz-sifbuild-proxy", Data: p.AptConfig(), Mode: 0o644},
 		{Path: "/etc/xdg/pip/pip.conf", Data: p.PipConfig(), Mode: 0o644, Make: true},
 		{Path: "/etc/npmrc", Data: p.NpmConfig(), Mode: 0o644},
 		{Path: "/usr/etc/npmrc", Data: p.NpmConfig(), Mode: 0o644, Make: true},
 		{Path: "/usr/local/etc/npmrc", Data: p.NpmConfig(), Mode: 0o644, Make: true},
-	}, nil
+	}
+	return p.Close, slices.DeleteFunc(all, func(f step.File) bool { return f.Data == nil }), nil
 }

@@ -263,6 +263,10 @@ func npmTarball(t *testing.T, name string) (tgz []byte, integrity string) {
 
 func TestNpm(t *testing.T) {
 	w := newWorld(t)
+	// The registry that npm replaces in lock files by the one it is told: its own default.
+	asked := bed.TempDir(t)
+	own := client(t, asked, "npm", "config", "get", "registry", "--globalconfig="+filepath.Join(asked, "no-global"), "--userconfig="+filepath.Join(asked, "no-user"))
+	registry := strings.TrimRight(strings.TrimSpace(run(t, own)), "/")
 	lock := `{"name":"x","version":"1.0.0","lockfileVersion":3,"requires":true,"packages":{"":{"name":"x","version":"1.0.0","dependencies":{"fence-hello":"1.0.0","@fence/hello":"1.0.0"}}`
 	tarballs := map[string][]byte{}
 	packuments := map[string]string{}
@@ -271,7 +275,7 @@ func TestNpm(t *testing.T) {
 		at := "/" + name + "/-/" + path.Base(name) + "-1.0.0.tgz"
 		tarballs[at] = tgz
 		packuments["/"+name] = fmt.Sprintf(`{"name":%[1]q,"dist-tags":{"latest":"1.0.0"},"versions":{"1.0.0":{"name":%[1]q,"version":"1.0.0","dist":{"tarball":"http://npm.test%[2]s","integrity":%[3]q}}}}`, name, at, integrity)
-		lock += fmt.Sprintf(`,"node_modules/%s":{"version":"1.0.0","resolved":"https://registry.npmjs.org%s","integrity":%q}`, name, at, integrity)
+		lock += fmt.Sprintf(`,"node_modules/%s":{"version":"1.0.0","resolved":%q,"integrity":%q}`, name, registry+at, integrity)
 	}
 	w.serve("npm.test", func(rw http.ResponseWriter, r *http.Request) {
 		if tgz := tarballs[r.URL.Path]; tgz != nil {

@@ -38,8 +38,8 @@ import (
 // Options are what New needs. Only Dir must be set.
 type Options struct {
 	Dir       string            // the cache, made where it does not exist; processes of several nodes may share it
-	PyPI      string            // index URL of pip's, "" for https://pypi.org/simple; credentials in it go to its host only
-	NPM       string            // registry URL of npm's, "" for https://registry.npmjs.org; likewise
+	PyPI      string            // index URL of pip's, "" for none: pip is then told nothing; credentials in it go to its host only
+	NPM       string            // registry URL of npm's; likewise
 	Log       *slog.Logger      // nil discards
 	Transport http.RoundTripper // nil for one that honours http_proxy, https_proxy and no_proxy
 }
@@ -86,10 +86,10 @@ func New(o Options) (*Proxy, error) {
 		flights: map[string]*flight{}, hosts: map[string]*Count{}, own: map[string]bool{},
 	}
 	var err error
-	if p.pypi, err = parseUpstream(o.PyPI, "https://pypi.org/simple"); err != nil {
+	if p.pypi, err = parseUpstream(o.PyPI); err != nil {
 		return nil, fmt.Errorf("the Python index: %w", err)
 	}
-	if p.npm, err = parseUpstream(o.NPM, "https://registry.npmjs.org"); err != nil {
+	if p.npm, err = parseUpstream(o.NPM); err != nil {
 		return nil, fmt.Errorf("the npm registry: %w", err)
 	}
 	if p.log == nil {
@@ -119,9 +119,9 @@ func New(o Options) (*Proxy, error) {
 	return p, nil
 }
 
-func parseUpstream(s, otherwise string) (upstream, error) {
+func parseUpstream(s string) (upstream, error) {
 	if s == "" {
-		s = otherwise
+		return upstream{}, nil
 	}
 	u, err := url.Parse(s)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
@@ -152,17 +152,23 @@ func (p *Proxy) AptConfig() []byte {
 		"Acquire::http::Proxy::localhost \"DIRECT\";\nAcquire::http::Proxy::127.0.0.1 \"DIRECT\";\n", p.token, p.Addr())
 }
 
-// PipConfig is a pip.conf. Of a step that has http_proxy set, for pip and npm
+// PipConfig is a pip.conf, nil without an index. Of a step that has http_proxy set, for pip and npm
 // alike, no_proxy must name 127.0.0.1.
 func (p *Proxy) PipConfig() []byte {
+	if p.pypi.base == "" {
+		return nil
+	}
 	return fmt.Appendf(nil, "[global]\nindex-url = http://%s/%s/pypi/simple/\ntrusted-host = 127.0.0.1\n", p.Addr(), p.token)
 }
 
-// NpmConfig is a global npmrc. npm must not write this proxy's URLs into lock
+// NpmConfig is a global npmrc, nil without a registry. npm must not write this proxy's URLs into lock
 // files, and its audit sends a body, which the proxy takes none of. The token
 // is there for the URLs of lock files: npm puts their path, without the
 // registry's, behind the registry's host.
 func (p *Proxy) NpmConfig() []byte {
+	if p.npm.base == "" {
+		return nil
+	}
 	return fmt.Appendf(nil, "registry=http://%[1]s/%[2]s/npm/\n//%[1]s/:_authToken=%[2]s\n"+
 		"omit-lockfile-registry-resolved=true\naudit=false\n", p.Addr(), p.token)
 }

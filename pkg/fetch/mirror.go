@@ -44,7 +44,9 @@ func (p *Proxy) mirror(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	path := strings.Join(parts, "/")
-	if project, ok := strings.CutPrefix(path, "pypi/simple/"); ok {
+	if strings.HasPrefix(path, "pypi/") && p.pypi.base == "" || strings.HasPrefix(path, "npm/") && p.npm.base == "" {
+		http.NotFound(w, r)
+	} else if project, ok := strings.CutPrefix(path, "pypi/simple/"); ok {
 		p.pypiPage(w, r, strings.TrimSuffix(project, "/"))
 	} else if file, ok := strings.CutPrefix(path, "pypi/files/"); ok {
 		project, name, _ := strings.Cut(file, "/")

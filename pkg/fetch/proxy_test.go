@@ -438,7 +438,7 @@ func TestClocksDiffer(t *testing.T) {
 }
 
 func TestConfigs(t *testing.T) {
-	p := &Proxy{token: "TOKEN", listener: fakeListener{}}
+	p := &Proxy{token: "TOKEN", listener: fakeListener{}, pypi: upstream{base: "http://pypi.test"}, npm: upstream{base: "http://npm.test"}}
 	for name, c := range map[string]struct{ got, want string }{
 		"apt": {string(p.AptConfig()), `Acquire::http::Proxy "http://x:TOKEN@127.0.0.1:1/";` + "\n" + `Acquire::http::Proxy::localhost "DIRECT";` + "\n" + `Acquire::http::Proxy::127.0.0.1 "DIRECT";` + "\n"},
 		"pip": {string(p.PipConfig()), "[global]\nindex-url = http://127.0.0.1:1/TOKEN/pypi/simple/\ntrusted-host = 127.0.0.1\n"},
