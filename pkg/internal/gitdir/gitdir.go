@@ -147,11 +147,11 @@ func (r *repository) references() ([]Ref, error) {
 // history are the commits that id leads to, itself among them.
 func (r *repository) history(id string) map[string]bool {
 	seen := map[string]bool{}
-	for todo := []string{r.peel(id)}; len(todo) > 0; {
-		id, todo = todo[len(todo)-1], todo[:len(todo)-1]
+	for left := []string{r.peel(id)}; len(left) > 0; {
+		id, left = left[len(left)-1], left[:len(left)-1]
 		if o, ok := r.objects[id]; ok && !seen[id] {
 			seen[id] = true
-			todo = append(todo, o.next...)
+			left = append(left, o.next...)
 		}
 	}
 	return seen

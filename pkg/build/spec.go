@@ -1,0 +1,156 @@
+package build
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/dockerfile"
+	"fence/pkg/step"
+	"fence/pkg/tree"
+)
+
+// run is a RUN step, with what the Dockerfile mounts for it.
+func (o *one) run(ctx context.Context, r *dockerfile.Run, work string) (*step.Run, error) {
+	config := slices.Concat(aptConfig, o.o.Config)
+	if len(r.Proxy) > 0 {
+		config = aptConfig // what is told of a proxy asks that
+	}
+	out := &step.Run{Argv: r.Argv, Env: slices.Concat(r.Env, r.Proxy), Cwd: r.Cwd, User: r.User, Network: r.Network, Fence: o.o.Fence, Config: config}
+	for _, f := range r.Files {
+		out.Files = append(out.Files, step.File{Path: f.Path, Data: f.Data, Mode: f.Mode})
+	}
+	for i, m := range r.Mounts {
+		sm, err := o.mount(ctx, m, filepath.Join(work, fmt.Sprintf("own%d", i)))
+		if err != nil {
+			return nil, err
+		}
+		if sm != nil {
+			out.Mounts = append(out.Mounts, *sm)
+		}
+	}
+	return out, nil
+}
+
+// mount is a --mount. A cache is kept for the other steps of this image: what
+// a task writes there must not be what another task runs.
+func (o *one) mount(ctx context.Context, m dockerfile.Mount, own string) (*step.Mount, error) {
+	out := &step.Mount{Target: m.Target, ReadOnly: m.ReadOnly, Source: m.Source}
+	switch m.Type {
+	case "tmpfs":
+		out.Tmpfs, out.Size = true, m.Size
+	case "cache":
+		dir := filepath.Join(o.scratch.dir, "caches", digest(o.keys.Image, m.ID))
+		if m.Sharing == "private" {
+			dir = own
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		mode := os.FileMode(0o755)
+		if m.Mode != nil {
+			mode = os.FileMode(*m.Mode)
+		}
+		if err := os.Chmod(dir, mode); err != nil {
+			return nil, err
+		}
+		if m.UID != 0 || m.GID != 0 {
+			note := fmt.Appendf(nil, "%d:%d", m.UID, m.GID)
+			if err := unix.Setxattr(dir, tree.OwnerAttr, note, 0); err != nil {
+				return nil, fmt.Errorf("noting the owner of %s: %w", dir, err)
+			}
+		}
+		if m.From == nil {
+			out.Source = dir
+			break
+		}
+		c, err := o.source(ctx, *m.From)
+		if err != nil {
+			return nil, err
+		}
+		out.Lower, out.Changes = o.layers.lower(c), dir
+	case "bind":
+		if f := m.From; f != nil && f.Context != "" {
+			out.Source, out.Matches = f.Context, m.Matches
+			break
+		}
+		c, err := o.source(ctx, *m.From)
+		if err != nil {
+			return nil, err
+		}
+		out.Lower = o.layers.lower(c)
+	case "secret", "ssh":
+		return o.secret(m)
+	default:
+		return nil, fmt.Errorf("--mount=type=%s is not known", m.Type)
+	}
+	return out, nil
+}
+
+// secret is a file that only the step sees. One that nobody gives is not there.
+func (o *one) secret(m dockerfile.Mount) (*step.Mount, error) {
+	file, given := o.o.Secrets[m.ID]
+	if m.Type == "ssh" || !given {
+		if m.Required {
+			return nil, fmt.Errorf("--mount=type=%s,id=%s,required: it was not given (--secret %s=FILE)", m.Type, m.ID, m.ID)
+		}
+		return nil, nil
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("--secret %s: %w", m.ID, err)
+	}
+	out := &step.Mount{Target: m.Target, IsData: true, Data: data, Mode: 0o400, Owner: tree.Owner{UID: m.UID, GID: m.GID}, Env: m.Env}
+	if m.Mode != nil {
+		out.Mode = *m.Mode
+	}
+	return out, nil
+}
+
+// source is the layers of a stage or an image that something is taken from.
+func (o *one) source(ctx context.Context, f dockerfile.From) (chain, error) {
+	return o.begin(ctx, f, o.keys.from(f), nil)
+}
+
+// copy is a COPY or ADD step; what it fetches lies in work.
+func (o *one) copy(ctx context.Context, c *dockerfile.Copy, work string) (*step.Copy, error) {
+	out := &step.Copy{Chown: c.Chown}
+	q := &out.Request
+	q.Dest, q.Chmod, q.Matches = c.Dest, c.Chmod, c.Matches
+	q.Unpack = c.Add && (c.Unpack == nil || *c.Unpack)
+	for _, in := range c.Inline {
+		q.Files = append(q.Files, tree.File{Name: in.Path, Data: in.Data, Mode: in.Mode})
+	}
+	if c.URLs != nil {
+		dir := filepath.Join(work, "fetched")
+		if err := fetch(ctx, c.URLs, c.Checksum, dir); err != nil {
+			return nil, err
+		}
+		q.Root = dir
+		var names []string
+		for _, u := range c.URLs {
+			names = append(names, u.Name)
+		}
+		out.Select = &tree.Selection{Sources: names}
+		q.Unpack = c.Unpack != nil && *c.Unpack // what is fetched is unpacked only if asked
+		return out, nil
+	}
+	if c.From.Context != "" {
+		q.Root = c.From.Context
+		return out, nil
+	}
+	if c.From.Stage != nil || c.From.Base != nil || c.From.Scratch {
+		from, err := o.source(ctx, c.From)
+		if err != nil {
+			return nil, err
+		}
+		out.From = o.layers.lower(from)
+		q.KeepOwners, q.Specials = true, from.specials()
+		out.Select = &tree.Selection{Sources: c.Sources, Parents: c.Parents, Exclude: c.Exclude, Devices: q.Specials}
+	}
+	return out, nil
+}
