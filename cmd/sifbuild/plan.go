@@ -130,7 +130,7 @@ func saySkipped(w io.Writer, skipped []task.Skipped) {
 func planRecords(p *planner, all []planned) []planRecord {
 	var out []planRecord
 	b := build.Planned(p.buildOptions())
-	list, _ := wants(b, all)
+	list, byKey := wants(b, all)
 	uses := map[string]int{}
 	for _, w := range list {
 		for _, key := range b.StepKeys(w.Plan) {
@@ -148,6 +148,11 @@ func planRecords(p *planner, all []planned) []planRecord {
 			r.Steps++
 			if uses[key] > 1 {
 				r.Shared++
+			}
+		}
+		for _, t := range byKey[w.Key] {
+			for _, text := range t.Warnings {
+				r.Warnings = append(r.Warnings, t.Name+": "+text)
 			}
 		}
 		for _, warn := range w.Plan.Warnings {

@@ -158,7 +158,7 @@ func (p *planner) base(ctx context.Context, name string, platform v1.Platform) (
 	p.mu.Lock()
 	p.bases[b.Digest] = b
 	p.mu.Unlock()
-	return dockerfile.Base{Name: b.Name, Digest: b.Digest, Config: b.Config, Platform: b.Platform}, nil
+	return dockerfile.Base{Name: b.Name, Digest: b.Digest, Config: b.Config, Platform: b.Platform, Warnings: b.Warnings}, nil
 }
 
 // Layers gives the content of a base that was found.

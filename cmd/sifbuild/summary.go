@@ -26,6 +26,7 @@ type recorder struct {
 func (o *recorder) add(t task.Task, r *build.Report) {
 	one := *r
 	one.Name, one.Task = t.Name, t.Dir
+	one.Warnings = append(append([]string{}, t.Warnings...), r.Warnings...) // never null
 	o.reports = append(o.reports, one)
 	if one.Fault != nil {
 		o.failed++

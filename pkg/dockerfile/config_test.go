@@ -55,9 +55,6 @@ func TestAuthorAndStartInterval(t *testing.T) {
 	if s.Author != "me <a@b>" || s.StartInterval.String() != "2s" {
 		t.Errorf("author %q, start interval %s", s.Author, s.StartInterval)
 	}
-	if s := last(mustPlan(t, options(t), "FROM full")); s.Author != "someone" {
-		t.Errorf("the base's author is %q", s.Author)
-	}
 }
 
 // TestTriggers: ONBUILD of a stage or an image runs first in the child, once.
@@ -161,5 +158,16 @@ func TestContexts(t *testing.T) {
 	write(t, o.File+".dockerignore", "")
 	if p := mustPlan(t, o, "FROM base\nCOPY left /l"); slices.Contains(p.Inputs, ".dockerignore") || len(p.Inputs) != 1 {
 		t.Errorf("inputs %q", p.Inputs)
+	}
+}
+
+// What a base's source says about it stands at the line that begins with it.
+func TestBaseWarnings(t *testing.T) {
+	p := mustPlan(t, options(t), "FROM base\nFROM full")
+	if want := []Warning{{File: "Dockerfile", Line: 2, Text: "full: it is odd"}}; !slices.Equal(p.Warnings, want) {
+		t.Errorf("got %v, want %v", p.Warnings, want)
+	}
+	if p := mustPlan(t, options(t), "FROM base"); len(p.Warnings) > 0 {
+		t.Errorf("a base without warnings has %v", p.Warnings)
 	}
 }

@@ -32,8 +32,8 @@ type Base struct {
 	Name     string      // as in the Dockerfile, after expansion
 	Digest   string      // identifies the content: manifest digest, or the digest of a local tree
 	Config   v1.Config   // empty for a root folder that has none
-	Author   string      // as its configuration says
 	Platform v1.Platform // as its configuration says; the zero Platform if it does not
+	Warnings []string    // what a person who begins with it may want to know
 }
 
 // Plan is a Dockerfile, resolved.

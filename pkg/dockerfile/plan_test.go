@@ -53,7 +53,7 @@ func testBase(_ context.Context, name string, p v1.Platform) (Base, error) {
 		b.Config = v1.Config{Env: []string{"PATH=/bin", "BASEVAR=bv"}, Cmd: []string{"sh"}}
 	case "bare":
 	case "full":
-		b.Author = "someone"
+		b.Warnings = []string{"it is odd"}
 		b.Config = v1.Config{User: "bob", Env: []string{"PATH=/p"}, Entrypoint: []string{"e"}, Cmd: []string{"c"}, WorkingDir: "/w",
 			Shell: []string{"/bin/ash", "-c"}, OnBuild: []string{"ENV T=$PATH", "COPY top /t"}, Hostname: "h", Labels: map[string]string{"l": "1"},
 			Healthcheck: &v1.HealthConfig{Test: []string{"CMD", "true"}}}

@@ -28,13 +28,7 @@ type stage struct {
 	env      environ         // what the next instruction sees
 	declared map[string]bool // ARGs so far
 	cmdSet   bool
-	begin    begin // where the configuration begins if there is no base
-}
-
-// begin is a configuration that a stage begins with.
-type begin struct {
-	config v1.Config
-	author string
+	begin    v1.Config // what the configuration begins with if there is no base
 }
 
 // instruction is one command with what it takes from elsewhere.
@@ -283,9 +277,12 @@ func (b *builder) found(s *stage) ([]string, error) {
 	if s.From, err = b.from(s.image, s.Platform); err != nil {
 		return nil, err
 	}
-	s.begin.config = v1.Config{WorkingDir: "/", Env: []string{"PATH=" + defaultPath}}
+	s.begin = v1.Config{WorkingDir: "/", Env: []string{"PATH=" + defaultPath}}
 	if base := s.From.Base; base != nil {
-		s.begin = begin{cloneConfig(base.Config), base.Author}
+		s.begin = cloneConfig(base.Config)
+		for _, text := range base.Warnings {
+			b.warn(s.Line, "%s: %s", s.image, text)
+		}
 		if p := base.Platform; p.Architecture != "" && NormalPlatform(p).Architecture != s.Platform.Architecture {
 			b.warn(s.Line, "%s is for %s, and %s was asked for", s.image, platformName(NormalPlatform(p)), platformName(s.Platform))
 		}
@@ -293,8 +290,8 @@ func (b *builder) found(s *stage) ([]string, error) {
 	if s.From.Scratch {
 		s.Platform = b.o.Platform
 	}
-	triggers := s.begin.config.OnBuild
-	s.begin.config.OnBuild = nil
+	triggers := s.begin.OnBuild
+	s.begin.OnBuild = nil
 	return triggers, nil
 }
 

@@ -31,7 +31,7 @@ func (b *builder) play(s *stage) error {
 		s.Config, s.Author, s.StartInterval = cloneConfig(s.base.Config), s.base.Author, s.base.StartInterval
 		s.Config.OnBuild = nil
 	} else {
-		s.Config, s.Author = s.begin.config, s.begin.author
+		s.Config = s.begin
 	}
 	if s.From.Context != "" {
 		m, err := b.choose(s.From, tree.Selection{Sources: []string{"."}})
