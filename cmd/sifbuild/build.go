@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -29,7 +30,8 @@ func buildCmd() *urfave.Command {
 			"Examples:\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE > images.jsonl\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE -j 8 --require tmux,python3\n" +
-			"  sifbuild build task/ --cache $SIF_CACHE --base debian:12=/project/deb.sif\n\n" +
+			"  sifbuild build task/ --cache $SIF_CACHE --base debian:12=/project/deb.sif\n" +
+			"  sifbuild build tasks/ --cache $SIF_CACHE --harbor-names\n\n" +
 			"A new image is looked at (see sifbuild check) and, where Apptainer is, started\n" +
 			"once as a trial starts it; one that must not be used is not in the cache.\n\n" +
 			"Exit codes: 0 every image is there, 2 wrong flags, no task, or a node that\n" +
@@ -41,6 +43,7 @@ func buildCmd() *urfave.Command {
 			&urfave.IntFlag{Name: "retries", Usage: "try `N` times more what may work the next time (network, rate limits)", Value: 2},
 			&urfave.StringSliceFlag{Name: "secret", Usage: "`ID=FILE` for RUN --mount=type=secret,id=ID"},
 			&urfave.BoolFlag{Name: "no-smoke", Usage: "do not start each new image once under Apptainer"},
+			&urfave.BoolFlag{Name: "harbor-names", Usage: "name the images for Harbor's Apptainer workers too, whose --sif-cache the cache then is"},
 			&urfave.BoolFlag{Name: "dry-run", Usage: "only plan"},
 		}),
 		Action: buildCommand,
@@ -111,6 +114,10 @@ func buildCommand(c *urfave.Context) error {
 		return err
 	}
 	planned := build.Planned(o)
+	var names *harborNames
+	if c.Bool("harbor-names") {
+		names = newHarborNames(planned, o.Cache, all)
+	}
 	list, byKey := wants(planned, all)
 	work := slices.ContainsFunc(list, func(w build.Want) bool { return !planned.Has(w.Key) })
 	if work { // else the cache may be one that only others can write to
@@ -153,11 +160,15 @@ func buildCommand(c *urfave.Context) error {
 	b.All(ctx, list, c.Int("jobs"), func(w build.Want, r *build.Report) {
 		bar.done(w, r)
 		for _, t := range byKey[w.Key] {
+			names.done(t, r)
 			out.add(t, r)
 		}
 	})
 	bar.end()
-	err = b.Close()
+	err = names.end(context.WithoutCancel(ctx))
+	if closed := b.Close(); err == nil {
+		err = closed
+	}
 	out.summary(os.Stderr)
 	switch {
 	case err != nil:

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"fence/pkg/build"
 	"fence/pkg/cli"
+	"fence/pkg/harbor"
 )
 
 func gcCmd() *urfave.Command {
@@ -63,6 +65,11 @@ func gcCommand(c *urfave.Context) error {
 		return cli.Usagef("--cache names the folder that 'sifbuild build' was given", "%s is no cache of sifbuild: it has no folder sif", o.Cache)
 	}
 	gone, failed := build.GC(o)
+	if !o.DryRun {
+		ctx, stop := interruptible()
+		defer stop()
+		failed = errors.Join(failed, harbor.Sweep(ctx, o.Cache))
+	}
 	var bytes int64
 	enc := json.NewEncoder(c.App.Writer)
 	for _, g := range gone {

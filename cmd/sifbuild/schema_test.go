@@ -12,6 +12,7 @@ import (
 
 	"fence/pkg/build"
 	"fence/pkg/check"
+	"fence/pkg/harbor"
 	"fence/test/bed"
 	"fence/test/clitest"
 )
@@ -47,7 +48,15 @@ func TestRecords_Real(t *testing.T) {
 		return stdout.Bytes()
 	}
 	tasks := []string{"tasks", "--cache", dir + "/cache", "--base", "busybox=" + bed.Root("busybox"), "--require", "ls"}
-	built := run([]int{3}, slices.Concat([]string{"build"}, tasks)...)
+	built := run([]int{3}, slices.Concat([]string{"build"}, tasks, []string{"--harbor-names"})...)
+	indented, err := os.ReadFile(filepath.Join(dir, "cache", harbor.IndexFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var index bytes.Buffer
+	if err := json.Compact(&index, indented); err != nil {
+		t.Fatal(err)
+	}
 	images, _ := filepath.Glob(dir + "/cache/sif/*.sif")
 	if len(images) != 2 {
 		t.Fatalf("images: %q", images)
@@ -62,6 +71,7 @@ func TestRecords_Real(t *testing.T) {
 		{"sifbuild.image", run([]int{3}, slices.Concat([]string{"build"}, tasks)...), 4, &build.Report{}},
 		{"sifbuild.plan", run([]int{3}, slices.Concat([]string{"plan", "--json"}, tasks)...), 4, &planRecord{}},
 		{"sifbuild.check", run([]int{1}, "check", "--json", "--require", "nosuch", images[0], images[1]), 2, &check.Report{}},
+		{"sifbuild.index", index.Bytes(), 1, &harbor.Index{}},
 		{"sifbuild.gone", run([]int{0}, "gc", "--json", "--cache", dir+"/cache", "--unused", "1ns"), 0, &build.Gone{}},
 	} {
 		lines := slices.Collect(bytes.Lines(r.lines))
@@ -105,7 +115,7 @@ func decode(data []byte, into any) error {
 }
 
 func TestSchemas_NameEveryField(t *testing.T) {
-	for name, v := range map[string]any{"sifbuild.image": build.Report{}, "sifbuild.plan": planRecord{}, "sifbuild.check": check.Report{}, "sifbuild.gone": build.Gone{}} {
+	for name, v := range map[string]any{"sifbuild.image": build.Report{}, "sifbuild.plan": planRecord{}, "sifbuild.check": check.Report{}, "sifbuild.gone": build.Gone{}, "sifbuild.index": harbor.Index{}} {
 		clitest.NamesEveryField(t, name, reflect.TypeOf(v))
 	}
 }
