@@ -51,6 +51,10 @@ bench: build ## figures beside the peers that are installed
 bench-images: build ## how long images take, beside apptainer build
 	@test/bench/images
 
+bench-many: build ## 20, 60 and 200 different Dockerfiles on three bases: requests, bytes, disk, memory
+	@test/bed/up users images bullseye
+	$(GO) run ./test/bench/many -uid "$$(id -u fencer)" -gid "$$(id -g fencer)"
+
 bed: ## bring up the test bed: Apptainer, two users, images, a site's mounts
 	@test/bed/up
 
@@ -63,4 +67,4 @@ vet: ## gofmt, go vet, and a tidy go.mod
 clean: ## remove what was built here
 	rm -rf $(BIN)
 
-.PHONY: help build deps demo test test-all test-kernels bench bench-images bed fuzz vet clean
+.PHONY: help build deps demo test test-all test-kernels bench bench-images bench-many bed fuzz vet clean
