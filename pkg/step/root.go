@@ -123,6 +123,14 @@ func (g *stage) owned(target string, data []byte, mode os.FileMode, o tree.Owner
 
 // system mounts what every command has: /proc, /dev, /sys.
 func (g *stage) system() error {
+	for _, own := range []string{"/proc", "/dev", "/sys", inFence} {
+		switch at, err := g.on(own, true); {
+		case err != nil:
+			return &Failure{"source", fmt.Sprintf("%v: every step has a folder of its own there", err)}
+		case at != filepath.Join(g.root, own):
+			return &Failure{"source", fmt.Sprintf("%s is a link in the image: every step has a folder of its own there", own)}
+		}
+	}
 	if _, err := g.mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return err
 	}
