@@ -3,13 +3,16 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	urfave "github.com/urfave/cli/v2"
@@ -135,6 +138,11 @@ func buildCommand(c *urfave.Context) error {
 	o.Progress = bar.event
 	ctx, stop := interruptible()
 	defer stop()
+	// Whoever read the records may be gone: the runs that are left end as by a
+	// signal then, and nothing is left behind. Not ignored, for commands would inherit that.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	ctx, gone := context.WithCancel(ctx)
+	defer gone()
 	b, err := build.New(o)
 	if err != nil {
 		return &cli.Error{Code: cli.Usage, Err: err}
@@ -149,7 +157,7 @@ func buildCommand(c *urfave.Context) error {
 	if work && loginNode() {
 		fmt.Fprintln(os.Stderr, "sifbuild: this is heavy work, and not in a job of Slurm: sbatch examples/build.sbatch does it in one")
 	}
-	out := recorder{enc: json.NewEncoder(c.App.Writer), print: c.Bool("json") || !cli.IsTerminal(c.App.Writer)}
+	out := recorder{gone: gone, enc: json.NewEncoder(c.App.Writer), print: c.Bool("json") || !cli.IsTerminal(c.App.Writer)}
 	out.enc.SetEscapeHTML(false)
 	for _, t := range all {
 		if t.err != nil {
@@ -173,6 +181,9 @@ func buildCommand(c *urfave.Context) error {
 	switch {
 	case err != nil:
 		return &cli.Error{Code: cli.Unknown, Err: err}
+	case out.print && closed(os.Stdout):
+		return &cli.Error{Code: cli.Unknown, Err: errors.New("standard output is closed, so no record was kept; the images are"),
+			Hint: "> FILE keeps the records, > /dev/null is for who wants none"}
 	case out.failed > 0:
 		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of %d tasks have no image", out.failed, len(out.reports))}
 	}

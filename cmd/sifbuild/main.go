@@ -7,9 +7,11 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	urfave "github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"fence/pkg/cli"
 	"fence/pkg/smoke"
@@ -66,7 +68,23 @@ func notACommand(name string) error {
 	return cli.Usagef(hint, "%q is not a subcommand", name)
 }
 
-// interruptible ends with the signals that end a job.
+// interruptible ends with the signals that end a job, but for those that
+// whoever started this program had ignored: nohup(1), a shell's background.
 func interruptible() (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signals := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+	if len(signals) == 0 { // which NotifyContext would take for all
+		return context.WithCancel(context.Background())
+	}
+	return signal.NotifyContext(context.Background(), signals...)
+}
+
+// closed says that a standard descriptor was closed when this program was
+// started: Go's runtime opens /dev/null in its place then, for reading and
+// writing (runtime.checkfds). A shell's > /dev/null is for writing; what cannot
+// be told apart is a caller that has it open for both, such as Python's
+// subprocess.DEVNULL.
+func closed(f *os.File) bool {
+	var st, null unix.Stat_t
+	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
+	return err == nil && flags&unix.O_ACCMODE == unix.O_RDWR && unix.Fstat(int(f.Fd()), &st) == nil && unix.Stat(os.DevNull, &null) == nil && st.Rdev == null.Rdev && st.Mode == null.Mode
 }

@@ -2,12 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"fence/pkg/build"
 	"fence/pkg/check"
@@ -18,6 +20,7 @@ import (
 // recorder prints a record for each task and remembers all for the summary.
 type recorder struct {
 	enc     *json.Encoder
+	gone    func() // called when nobody reads the records any more
 	print   bool
 	reports []build.Report
 	failed  int
@@ -31,8 +34,12 @@ func (o *recorder) add(t task.Task, r *build.Report) {
 	if one.Fault != nil {
 		o.failed++
 	}
-	if o.print {
-		o.enc.Encode(one) // what cannot be written is cli.Main's to say
+	if !o.print {
+		return
+	}
+	// What cannot be written is cli.Main's to say.
+	if err := o.enc.Encode(one); errors.Is(err, syscall.EPIPE) {
+		o.gone()
 	}
 }
 

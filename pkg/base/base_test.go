@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"hash"
 	"io"
@@ -271,6 +272,34 @@ func TestLayout_Damaged(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), h.String()) {
 				t.Errorf("%s: %v", which, err)
 			}
+		}
+	}
+}
+
+// A FIFO in the place of a blob is an error, and not waited for.
+func TestLayout_FIFO(t *testing.T) {
+	img := image(t, amd64, "x")
+	m, err := img.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := img.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range []v1.Hash{manifest, m.Config.Digest, m.Layers[1].Digest} {
+		dir := writeLayout(t, index(t, map[string]v1.Image{"linux/amd64": img}))
+		path := filepath.Join(dir, blobPath(h))
+		if err := errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		s := New(Options{Local: map[string]string{"n": dir}, Node: amd64})
+		b, err := s.Resolve(t.Context(), "n", amd64)
+		if err == nil {
+			_, err = contents(t, s, b)
+		}
+		if err == nil || !strings.Contains(err.Error(), "is not a regular file") {
+			t.Errorf("%s: %v", h, err)
 		}
 	}
 }

@@ -207,7 +207,7 @@ func isLayout(dir string) bool {
 }
 
 func (l layoutDir) open(_ context.Context, d v1.Descriptor) (io.ReadCloser, error) {
-	return os.Open(filepath.Join(string(l), blobPath(d.Digest)))
+	return readfile.Open(filepath.Join(string(l), blobPath(d.Digest)))
 }
 
 func blobPath(h v1.Hash) string { return filepath.Join("blobs", h.Algorithm, h.Hex) }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/http"
 	"regexp"
 	"strings"
 	"syscall"
@@ -43,7 +44,7 @@ var classes = []struct {
 
 // classify names a failure by the error, else by the end of the log.
 func classify(err error, log string) *Fault {
-	f := &Fault{Class: "step", Message: text.Printable(err.Error()), Detail: lastLines(log, 20)}
+	f := &Fault{Class: "step", Message: text.Printable(strings.ReplaceAll(err.Error(), "\n", "; ")), Detail: lastLines(log, 20)}
 	var failed *step.Failure
 	var damaged *CacheError
 	var required *RequireError
@@ -108,11 +109,23 @@ func full(err error) bool {
 	return errors.Is(err, sif.ErrDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
 }
 
-// away says that a registry did not give what was asked for, for now.
+// away says that a server did not give what was asked for.
 func away(f *Fault, err error) bool {
 	var limited *base.RateLimited
 	var unreachable *base.Unreachable
+	var fetched *FetchError
 	switch {
+	case errors.As(err, &fetched):
+		switch s := fetched.Status; {
+		case s == http.StatusTooManyRequests:
+			f.Class, f.Retry = "rate_limit", true
+		case s == 0, s >= 500, s == http.StatusRequestTimeout:
+			f.Class, f.Retry = "network", true
+		case s == http.StatusNotFound, s == http.StatusGone:
+			f.Class = "not_found"
+		default:
+			f.Class = "source"
+		}
 	case errors.As(err, &limited):
 		f.Class, f.Retry = "rate_limit", true
 	case errors.As(err, &unreachable):

@@ -48,6 +48,11 @@ func TestClassify(t *testing.T) {
 		{"an image that does not start", &smoke.Failure{What: []string{"x"}}, "toomanyrequests", "smoke", false},
 		{"a registry's limit, of a base", fmt.Errorf("x: %w", &base.RateLimited{}), "", "rate_limit", true},
 		{"a registry that does not answer", fmt.Errorf("x: %w", &base.Unreachable{Err: errors.New("y")}), "", "network", true},
+		{"a server that ADD cannot reach", fmt.Errorf("x: %w", &FetchError{0, errors.New("y")}), "", "network", true},
+		{"a server that ADD asks too often", fmt.Errorf("x: %w", &FetchError{429, errors.New("y")}), "", "rate_limit", true},
+		{"a server that is ill", fmt.Errorf("x: %w", &FetchError{503, errors.New("y")}), "", "network", true},
+		{"a URL that is not there", fmt.Errorf("x: %w", &FetchError{404, errors.New("y")}), "", "not_found", false},
+		{"a checksum of ADD", fmt.Errorf("x: %w", &FetchError{200, errors.New("y")}), "", "source", false},
 		{"ours", errors.New("x"), "", "setup", false},
 	} {
 		f := classify(c.err, c.log)
@@ -67,7 +72,7 @@ func TestFault_OneLineWithAHint(t *testing.T) {
 	}{
 		{planFault(fmt.Errorf("task: %w", wrong)), `task: D:2: COPY: x\x1b[31m y`, `do\nit`},
 		{planFault(errors.New("a\nb")), `a\nb`, ""},
-		{classify(errors.New("a\nb"), ""), `a\nb`, ""},
+		{classify(errors.Join(errors.New("a"), errors.New("b")), ""), "a; b", ""},
 		{classify(unix.ENOSPC, ""), "no space left on device", "make room, or name other folders with --cache and --scratch"},
 		{classify(&CheckError{check.Finding{Class: "leftover", Text: "t", Hint: "h"}}, "log"), "the image was made and is not as it must be: t", "h"},
 		{classify(&smoke.Failure{What: []string{"a\n", "b"}, Said: "said"}, "log"), `the image was made, and started under Apptainer as a trial starts it: a\n; b`, "--no-smoke leaves the start out, if it is this node and not the image"},

@@ -1,6 +1,7 @@
 package build
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -85,7 +86,7 @@ func (l *layers) make(ctx context.Context, key string, on chain, keep bool, buil
 	}
 	defer func() {
 		if _, statErr := os.Lstat(work); statErr == nil {
-			err = errors.Join(err, remove(work))
+			err = cmp.Or(err, remove(work))
 		}
 	}()
 	dir := filepath.Join(work, "fs")

@@ -8,13 +8,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"fence/pkg/smoke"
 	"fence/pkg/step"
 )
 
 // Preflight says why nothing could be built here, before anything is: it does
 // a step that makes a folder. It tells a node without user namespaces, and a
-// scratch folder that cannot hold an overlay.
+// scratch folder that cannot hold an overlay, or that Apptainer cannot be told of.
 func (b *Builder) Preflight(ctx context.Context) error {
+	if b.noSmoke() == "" {
+		if err := (smoke.Tools{Fence: b.o.Fence, Scratch: b.scratch.dir}).Check(); err != nil {
+			return fmt.Errorf("%w (another folder, --scratch DIR, or --no-smoke)", err)
+		}
+	}
 	work, err := b.scratch.work()
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fence/pkg/step"
+	"fence/pkg/tree"
 )
 
 // scratch is a folder of this process alone on a disk of this node: layers,
@@ -158,14 +159,20 @@ func sweep(parent string) error {
 	return nil
 }
 
-// remove removes a folder that may hold folders without any permission.
+// remove removes folders that may hold folders without any permission. Where no
+// namespace is to be had any more, what this user can remove goes all the same.
 func remove(dirs ...string) error {
 	if len(dirs) == 0 {
 		return nil
 	}
 	_, err := step.Do(context.Background(), step.Spec{Remove: dirs}, os.Stderr)
-	if err != nil {
-		return fmt.Errorf("removing %s: %w", strings.Join(dirs, ", "), err)
+	if err == nil {
+		return nil
+	}
+	for _, dir := range dirs {
+		if tree.RemoveAll(dir) != nil {
+			return fmt.Errorf("removing %s: %w", strings.Join(dirs, ", "), err)
+		}
 	}
 	return nil
 }

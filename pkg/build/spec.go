@@ -126,16 +126,11 @@ func (o *one) copy(ctx context.Context, c *dockerfile.Copy, work string) (*step.
 		q.Files = append(q.Files, tree.File{Name: in.Path, Data: in.Data, Mode: in.Mode})
 	}
 	if c.URLs != nil {
-		dir := filepath.Join(work, "fetched")
-		if err := fetch(ctx, c.URLs, c.Checksum, dir); err != nil {
+		q.Root = filepath.Join(work, "fetched")
+		var err error
+		if q.Matches, err = fetch(ctx, c.URLs, c.Checksum, q.Root); err != nil {
 			return nil, err
 		}
-		q.Root = dir
-		var names []string
-		for _, u := range c.URLs {
-			names = append(names, u.Name)
-		}
-		out.Select = &tree.Selection{Sources: names}
 		q.Unpack = c.Unpack != nil && *c.Unpack // what is fetched is unpacked only if asked
 		return out, nil
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/opencontainers/go-digest"
@@ -252,11 +253,16 @@ func remote(source string, add bool) (*URL, error) {
 	case isHTTP(source) && !add:
 		return nil, advise("ADD takes URLs", "%s: a URL is no source of COPY", redact(source))
 	case isHTTP(source):
-		name := "__unnamed__"
-		if u, err := url.Parse(source); err == nil {
-			if base := path.Base(u.Path); base != "." && base != "/" {
-				name = base
-			}
+		u, err := url.Parse(source)
+		if err != nil || u.Host == "" {
+			return nil, fmt.Errorf("%s is not a URL", redact(source))
+		}
+		name := path.Base(u.Path)
+		switch {
+		case name == "." || name == "/":
+			name = "__unnamed__"
+		case name == ".." || len(name) > unix.NAME_MAX || !utf8.ValidString(name) || strings.ContainsRune(name, 0):
+			return nil, advise("RUN curl -o NAME or wget -O NAME gives it another", "%s: no file can have the name at its end", redact(source))
 		}
 		return &URL{URL: source, Name: name}, nil
 	}

@@ -113,16 +113,24 @@ func Run(ctx context.Context, t Tools, img Image) (warnings []string, err error)
 	return warnings, nil
 }
 
+// Check says why no image could be started with these, whatever image it is.
+func (t Tools) Check() error {
+	for _, p := range []string{t.Fence, t.Scratch} {
+		if strings.ContainsAny(p, ",:") {
+			return fmt.Errorf("a path with a comma or colon cannot be handed to Apptainer, which starts each new image once: %s", p)
+		}
+	}
+	return nil
+}
+
 // container is the command line and the environment with which Apptainer
 // starts an image as it does for a trial (design.md, section 6): one user, 0
 // inside, who is the caller; a clean environment; its own processes and IPC;
 // nothing of the site; a writable overlay and a private /tmp on scratch; fence,
 // read-only. Settings of the caller's own (APPTAINER_*) do not count.
 func container(t Tools, image string) (argv, env []string, err error) {
-	for _, p := range []string{t.Fence, t.Scratch} {
-		if strings.ContainsAny(p, ",:") {
-			return nil, nil, fmt.Errorf("a path with a comma or colon cannot be handed to Apptainer: %s", p)
-		}
+	if err := t.Check(); err != nil {
+		return nil, nil, err
 	}
 	dir := func(name string) string { return filepath.Join(t.Scratch, name) }
 	for _, name := range []string{"overlay", "tmp", "own"} {

@@ -103,7 +103,10 @@ func Do(ctx context.Context, s Spec, log *os.File, streams ...Stream) (Result, e
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
 	}
 	if err := cmd.Start(); err != nil {
-		if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL) {
+		switch {
+		case errors.Is(err, syscall.ENOSPC): // clone(2), user_namespaces(7)
+			err = errors.New("no more namespaces are allowed here (sysctl user.max_user_namespaces and the others of its kind)")
+		case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EINVAL):
 			err = fmt.Errorf("%w (user namespaces may be switched off: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)", err)
 		}
 		return Result{}, &Failure{"setup", fmt.Sprintf("starting a step in a user namespace: %v", err)}

@@ -41,14 +41,25 @@ func initMain() int {
 		if errors.As(err, &f) {
 			r.Kind = f.Kind
 		}
-		if full(err) {
+		switch {
+		case full(err):
 			r.Kind = "disk"
+		case errors.Is(err, unix.ENAMETOOLONG):
+			r.Kind, r.Error = "source", tooLong(r.Error)
 		}
 	}
 	if err := json.NewEncoder(os.NewFile(fdResult, "result")).Encode(r); err != nil {
 		return 1
 	}
 	return 0
+}
+
+// tooLong is an error about a path that no program can name, without most of it.
+func tooLong(text string) string {
+	if r := []rune(text); len(r) > 300 {
+		text = string(r[:200]) + "..." + string(r[len(r)-60:])
+	}
+	return fmt.Sprintf("a path of %d bytes or more, which no program can open: %s", unix.PathMax, text)
 }
 
 func do(s Spec) (r Result, err error) {
@@ -181,7 +192,11 @@ func tarLayer(t *Tar) error {
 		return err
 	}
 	defer f.Close()
-	if err := tree.Pack(f, t.Layer, t.Specials, tree.PackOptions{Zstd: true}); err != nil {
+	err = tree.Pack(f, t.Layer, t.Specials, tree.PackOptions{Zstd: true})
+	if errors.Is(err, tree.ErrReserved) {
+		return &Failure{"source", err.Error()}
+	}
+	if err != nil {
 		return fmt.Errorf("packing a layer: %w", err)
 	}
 	if err := f.Sync(); err != nil {

@@ -1,7 +1,9 @@
 package step
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -121,6 +123,14 @@ func (g *stage) owned(target string, data []byte, mode os.FileMode, o tree.Owner
 
 // system mounts what every command has: /proc, /dev, /sys.
 func (g *stage) system() error {
+	for _, own := range []string{"/proc", "/dev", "/sys", inFence} {
+		switch at, err := g.on(own, true); {
+		case err != nil:
+			return &Failure{"source", fmt.Sprintf("%v: every step has a folder of its own there", err)}
+		case at != filepath.Join(g.root, own):
+			return &Failure{"source", fmt.Sprintf("%s is a link in the image: every step has a folder of its own there", own)}
+		}
+	}
 	if _, err := g.mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return err
 	}
@@ -154,7 +164,7 @@ func (g *stage) names() error {
 // a policy that opens what is mounted at opened, and the configuration of
 // package managers.
 func (g *stage) tools(r *Run, opened []string, asRoot bool) error {
-	at, err := g.mount("sifbuild", inFence, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size=1m")
+	at, err := g.mount("sifbuild", inFence, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size=64m")
 	if err != nil {
 		return err
 	}
@@ -170,7 +180,11 @@ func (g *stage) tools(r *Run, opened []string, asRoot bool) error {
 		if err := os.WriteFile(p, nil, 0o755); err != nil {
 			return err
 		}
-		if err := unix.Mount(source, p, "", unix.MS_BIND, ""); err != nil {
+		err := unix.Mount(source, p, "", unix.MS_BIND, "")
+		if name == "sifbuild" && err == unix.ENOENT {
+			err = copySelf(p) // a new version has taken its place since the run began
+		}
+		if err != nil {
 			return fmt.Errorf("binding %s: %w", source, err)
 		}
 	}
@@ -180,6 +194,21 @@ func (g *stage) tools(r *Run, opened []string, asRoot bool) error {
 		}
 	}
 	return readOnly(at)
+}
+
+// copySelf copies this program, also if it has no name any more.
+func copySelf(to string) error {
+	from, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	f, err := os.OpenFile(to, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, from)
+	return errors.Join(err, f.Close())
 }
 
 // config links a file of fence's folder, which lies at the path fence, to

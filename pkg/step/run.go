@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -320,7 +321,19 @@ func execMain() int {
 	if err := emulate(s.Fake); err != nil {
 		return complain(err)
 	}
+	usualSignals()
 	return failed(fmt.Errorf("%s: %w", file, unix.Exec(file, s.Argv, s.Env)))
+}
+
+// usualSignals gives every signal its usual effect again: what whoever started
+// the build ignores or blocks (nohup, a shell's background) is no affair of the
+// command's.
+func usualSignals() {
+	var usual [4]uint64 // the kernel's struct sigaction: SIG_DFL, no flags, nothing blocked
+	for sig := uintptr(1); sig <= 64; sig++ {
+		unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&usual)), 0, unsafe.Sizeof(usual[3]), 0, 0)
+	}
+	unix.PthreadSigmask(unix.SIG_SETMASK, &unix.Sigset_t{}, nil)
 }
 
 // emulate applies the filters to this thread and hands the listener over.

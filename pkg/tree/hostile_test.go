@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -308,5 +309,42 @@ func TestUnpack_OddTimes(t *testing.T) {
 		if _, err := Unpack(bytes.NewReader(archive(t, m)), t.TempDir(), UnpackOptions{}); err != nil {
 			t.Errorf("%v: %v", when, err)
 		}
+	}
+}
+
+// Deep in a tree the folders that are open are those about: to go from one of
+// 3,000 nested folders to the next takes no way from the root.
+func TestRooted_HoldsTheDeepest(t *testing.T) {
+	root := t.TempDir()
+	r, err := openRoot(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	deep := strings.TrimSuffix(strings.Repeat("d/", 3*heldOpen), "/")
+	for p := "d"; len(p) <= len(deep); p += "/d" {
+		if err := r.mkdir(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.dir(deep); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.stack) > heldOpen {
+		t.Errorf("%d folders are open", len(r.stack))
+	}
+	for p := deep; len(p) > len(deep)-heldOpen; p = path.Dir(p) {
+		open := r.stack[len(r.stack)-1]
+		if fd, err := r.dir(p); err != nil || fd != open.fd || open.path != p {
+			t.Fatalf("the folder %d levels up was not open: %v", (len(deep)-len(p))/2, err)
+		}
+		r.pop()
+	}
+	// What is not open any more is found again.
+	if err := r.mkdir("d/other"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.dir(deep); err != nil {
+		t.Fatal(err)
 	}
 }

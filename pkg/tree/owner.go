@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"path/filepath"
 	"strconv"
@@ -104,12 +105,16 @@ func (v *view) owned(p string, notes map[string]Owner) (Owned, error) {
 }
 
 // Owners lists every path of a tree that does not belong to 0:0, as Walk has
-// them.
+// them. A path that is too long to be opened from outside is an error
+// (ENAMETOOLONG): whoever packs the tree could not.
 func Owners(root string, specials []Special) ([]PathOwner, error) {
 	var list []PathOwner
 	for o, err := range Walk(root, specials) {
 		if err != nil {
 			return nil, err
+		}
+		if p := filepath.Join(root, o.Path); len(p) >= unix.PathMax {
+			return nil, &fs.PathError{Op: "open", Path: "/" + o.Path, Err: unix.ENAMETOOLONG}
 		}
 		if o.Owner != (Owner{}) {
 			list = append(list, PathOwner{o.Path, o.Owner})

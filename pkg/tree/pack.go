@@ -2,6 +2,7 @@ package tree
 
 import (
 	"archive/tar"
+	"errors"
 	"fmt"
 	"io"
 	"path"
@@ -74,6 +75,9 @@ func (k *packer) run() error {
 	return k.tw.Close()
 }
 
+// ErrReserved says that a layer cannot hold a file of this name.
+var ErrReserved = errors.New("a name that begins with " + whPrefix + " means a removal in a layer; call it something else")
+
 // folder writes what is in the folder at dir.
 func (k *packer) folder(dir string) error {
 	names, err := k.v.names(dir)
@@ -83,7 +87,7 @@ func (k *packer) folder(dir string) error {
 	for _, name := range names {
 		p := join(dir, name)
 		if strings.HasPrefix(name, whPrefix) {
-			return fmt.Errorf("/%s: a name that begins with %s means a removal in a layer; call it something else", p, whPrefix)
+			return fmt.Errorf("/%s: %w", p, ErrReserved)
 		}
 		if err := k.path(p); err != nil {
 			return fmt.Errorf("packing /%s: %w", p, err)

@@ -18,7 +18,7 @@ import (
 //
 // It is not for concurrent use.
 type rooted struct {
-	stack []level // the root, then the folders that lead to the one used last
+	stack []level // the root, then of the folders that lead to the one used last the deepest
 }
 
 // level is a folder held open.
@@ -27,8 +27,9 @@ type level struct {
 	fd   int
 }
 
-// heldOpen is how many folders stay open at most: a deeper path costs more
-// calls, not more descriptors.
+// heldOpen is how many folders stay open at most, the root and the deepest: a
+// deeper path costs more calls, not more descriptors. What is done next is near
+// what was done last, so of 3,000 nested folders few are opened twice.
 const heldOpen = 256
 
 // errTooManyLinks is what the kernel says of links in a circle, too.
@@ -75,7 +76,8 @@ func (r *rooted) dir(p string) (int, error) {
 			return -1, inside("open", at, err)
 		}
 		if len(r.stack) >= heldOpen {
-			r.pop()
+			unix.Close(r.stack[1].fd)
+			r.stack = slices.Delete(r.stack, 1, 2)
 		}
 		top = level{at, fd}
 		r.stack = append(r.stack, top)

@@ -1,6 +1,8 @@
 package sifbuild
 
 import (
+	"archive/tar"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -87,6 +89,37 @@ func TestHostile_MountsOverWhatStartsTheCommand(t *testing.T) {
 			t.Errorf("%s: %+v", name, r.Fault)
 		}
 	}
+}
+
+// Nor can links in the image, or what is no folder, where a step has its own.
+func TestHostile_LinksForWhatEveryStepHas(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	for _, name := range []string{".fence", "proc", "dev", "sys"} {
+		for to, what := range map[string]string{"dev": "/dev", "proc": "/proc", "self": "/proc/self/cwd", "tmp": "/tmp", "nowhere": "/nowhere"} {
+			task := strings.Trim(name, ".") + "-" + to
+			p.task(task, "FROM scratch\nADD root.tar /\nCOPY inside /inside\nRUN [\"/inside\", \"get\"]\n")
+			p.write(context(task)+"/root.tar", link(t, name, what), 0o644)
+			p.program(task, "inside")
+		}
+	}
+	for name, r := range p.run(p.command(nil, "-j", "2")).records {
+		if r.Fault == nil || r.Fault.Class != "source" || !strings.Contains(r.Fault.Message, "every step has a folder of its own there") {
+			t.Errorf("%s: %+v", name, r.Fault)
+		}
+	}
+	p.clean()
+}
+
+// link is a tar of one link.
+func link(t *testing.T, name, to string) string {
+	t.Helper()
+	var b strings.Builder
+	w := tar.NewWriter(&b)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: to}), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
 }
 
 // A command has no descriptor of its log: it could make a program of it, setuid
