@@ -50,8 +50,14 @@ func (o *recorder) summary(w *os.File) {
 		if f := r.Fault; f != nil {
 			classes[f.Class]++
 			none = append(none, [3]string{r.Name, f.Class, within(r.Task, f.Message)})
+			if said := lastSaid(f.Detail); said != "" {
+				none = append(none, [3]string{"", "", "it said: " + said})
+			}
 			if f.Hint != "" {
 				none = append(none, [3]string{"", "", "hint: " + within(r.Task, f.Hint)})
+			}
+			if r.Log != "" {
+				none = append(none, [3]string{"", logRow, r.Log})
 			}
 			continue
 		}
@@ -77,7 +83,11 @@ func (o *recorder) summary(w *os.File) {
 	}
 	table(w, columns, "WARNING", warned)
 	table(w, columns, "NO IMAGE", none)
-	fmt.Fprintf(w, "%s of %s: %d built, %d there before; %s\n", plural(len(images), "image"), plural(len(o.reports)-o.failed, "task"), len(images)-there, there, size(bytes))
+	of := plural(len(o.reports), "task")
+	if o.failed > 0 {
+		of = fmt.Sprintf("%d of %s", len(o.reports)-o.failed, of)
+	}
+	fmt.Fprintf(w, "%s for %s: %d built, %d there before; %s\n", plural(len(images), "image"), of, len(images)-there, there, size(bytes))
 	for _, why := range slices.Sorted(maps.Keys(smoked)) {
 		fmt.Fprintf(w, "smoke of %s: %s\n", plural(smoked[why], "image"), why)
 	}
@@ -97,11 +107,26 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
+// lastSaid is the last line that a command printed, of the end of a log: lines
+// with == and -- are the log's own.
+func lastSaid(detail string) string {
+	lines := strings.Split(strings.TrimSpace(detail), "\n")
+	last := strings.TrimSpace(lines[len(lines)-1])
+	if strings.HasPrefix(last, "== ") || strings.HasPrefix(last, "-- ") {
+		return ""
+	}
+	return last
+}
+
 // within is a text about a task, with the paths in its folder seen from there.
 func within(dir, text string) string { return strings.ReplaceAll(text, dir+"/", "") }
 
+// logRow in the place of a class marks the path of a log.
+const logRow = "log"
+
 // table prints rows of a task, a class and a text that is wrapped to the
-// terminal. A row without a task goes on with the one before it.
+// terminal. A row without a task goes on with the one before it. The path of a
+// log stays whole, so that it can be copied.
 func table(w io.Writer, columns int, heading string, rows [][3]string) {
 	if len(rows) == 0 {
 		return
@@ -129,6 +154,11 @@ func table(w io.Writer, columns int, heading string, rows [][3]string) {
 	}
 	fmt.Fprintln(w, heading)
 	for _, r := range rows {
+		if r[1] == logRow {
+			text := "log: " + cli.Printable(r[2])
+			fmt.Fprintln(w, strings.Repeat(" ", max(2, min(indent, columns-len([]rune(text)))))+text)
+			continue
+		}
 		prefix := fmt.Sprintf("%-*s  ", left, short(cli.Printable(r[0]), left))
 		if class > 0 {
 			prefix += fmt.Sprintf("%-*s  ", class, r[1])
