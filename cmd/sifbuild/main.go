@@ -66,7 +66,8 @@ func notACommand(name string) error {
 	return cli.Usagef(hint, "%q is not a subcommand", name)
 }
 
-// interruptible ends with the signals that end a job.
+// interruptible ends with the signals that end a job, and when nobody reads
+// standard output any more: records go there, and the scratch folder has to go.
 func interruptible() (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 }
