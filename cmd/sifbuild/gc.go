@@ -59,7 +59,7 @@ func gcCommand(c *urfave.Context) error {
 		}
 	}
 	if o.Unused == 0 && o.Keep == 0 {
-		return cli.Usagef("--unused TIME or --keep SIZE; --unused 1ns removes everything", "neither says what may go")
+		return cli.Usagef("--unused TIME or --keep SIZE; --unused 1ns removes everything", "nothing says what may go")
 	}
 	if st, err := os.Stat(filepath.Join(o.Cache, "sif")); err != nil || !st.IsDir() {
 		return cli.Usagef("--cache names the folder that 'sifbuild build' was given", "%s is no cache of sifbuild: it has no folder sif", o.Cache)

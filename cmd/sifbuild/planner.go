@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -206,7 +207,12 @@ func (p *planner) one(ctx context.Context, t task.Task) (*dockerfile.Plan, error
 	if t.DockerImage != "" {
 		// Harbor's rule: the image that is named wins over the Dockerfile.
 		o.File, o.Context = filepath.Join(t.Dir, "task.toml"), ""
-		return dockerfile.New(ctx, []byte("FROM "+t.DockerImage+"\n"), o)
+		p, err := dockerfile.New(ctx, []byte("FROM "+t.DockerImage+"\n"), o)
+		var e *dockerfile.Error
+		if errors.As(err, &e) { // that FROM stands in no file
+			e.Line, e.Instruction = 0, "docker_image"
+		}
+		return p, err
 	}
 	o.File = t.Dockerfile
 	if t.Target != "" {
