@@ -23,10 +23,10 @@ func buildCmd() *urfave.Command {
 		Name:      "build",
 		Usage:     "build the images of tasks, each distinct one once",
 		UsageText: "sifbuild build TASKS... --cache DIR [flags] > IMAGES.jsonl",
-		Description: "TASKS are task folders, folders of task folders, or - for a list on standard input.\n" +
-			"One record for each task goes to stdout, as soon as its image is there; a table\n" +
-			"goes to stderr at the end. The same command again continues: what is there is\n" +
-			"not built again.\n\n" +
+		Description: "TASKS are task folders, folders of task folders, or - for lines on standard input:\n" +
+			"paths, or records of 'sifbuild build'. One record for each task goes to stdout, as\n" +
+			"soon as its image is there, and says where it is; a table goes to stderr at the\n" +
+			"end. The same command again continues: what is there is not built again.\n\n" +
 			"Examples:\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE > images.jsonl\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE -j 8 --require tmux,python3\n" +
@@ -38,7 +38,7 @@ func buildCmd() *urfave.Command {
 			"cannot build, 3 some images are not there, or not all could be printed.",
 		Flags: slices.Concat(planFlags(), taskFlags(), downloadFlags(), []urfave.Flag{
 			&urfave.StringFlag{Name: "scratch", Usage: "work in `DIR`, on a disk of this node (default: $TMPDIR, else /tmp)"},
-			&urfave.IntFlag{Name: "jobs", Aliases: []string{"j"}, Usage: "build `N` images at a time", Value: max(1, runtime.NumCPU()/2)},
+			&urfave.IntFlag{Name: "jobs", Aliases: []string{"j"}, Usage: "build `N` images at a time", Value: max(1, runtime.NumCPU()/2), DefaultText: "half of the processors"},
 			&urfave.DurationFlag{Name: "timeout", Usage: "`TIME` for one image", Value: 30 * time.Minute},
 			&urfave.IntFlag{Name: "retries", Usage: "try `N` times more what may work the next time (network, rate limits)", Value: 2},
 			&urfave.StringSliceFlag{Name: "secret", Usage: "`ID=FILE` for RUN --mount=type=secret,id=ID"},

@@ -39,7 +39,7 @@ What differs from 'docker build' is in docs/sifbuild.md.
 Exit codes, of every subcommand:
   0  every image is there; of check: and it is as it must be
   1  check only: the answer is no
-  2  wrong flags, or no task to be found
+  2  wrong flags, no task to be found, or a node that cannot build
   3  some image could not be built; the records say why`
 
 func app() *urfave.App {

@@ -24,8 +24,8 @@ func planCmd() *urfave.Command {
 		Name:      "plan",
 		Usage:     "say what a build would do: distinct images, bases, shared steps",
 		UsageText: "sifbuild plan TASKS... [flags]",
-		Description: "TASKS are task folders, folders of task folders, or - for a list on standard input.\n" +
-			"Nothing is built. Bases are looked up, which a registry may count.\n\n" +
+		Description: "TASKS are task folders, folders of task folders, or - for lines on standard input:\n" +
+			"paths, or records of 'sifbuild build'. Nothing is built. Bases are looked up, which a registry may count.\n\n" +
 			"Example:\n  sifbuild plan tasks/ --cache $SIF_CACHE --include 'web-*'\n\n" +
 			"Exit codes: 0 every task has a plan, 2 wrong flags or no task, 3 some have none.",
 		Flags:  slices.Concat(planFlags(), taskFlags()),
