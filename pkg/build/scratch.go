@@ -164,7 +164,15 @@ func remove(dirs ...string) error {
 		return nil
 	}
 	_, err := step.Do(context.Background(), step.Spec{Remove: dirs}, os.Stderr)
-	if err != nil {
+	if err == nil {
+		return nil
+	}
+	// Where no step starts, none has made such a folder.
+	var plain error
+	for _, dir := range dirs {
+		plain = errors.Join(plain, os.RemoveAll(dir))
+	}
+	if plain != nil {
 		return fmt.Errorf("removing %s: %w", strings.Join(dirs, ", "), err)
 	}
 	return nil
