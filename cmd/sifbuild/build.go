@@ -141,7 +141,7 @@ func buildCommand(c *urfave.Context) error {
 	}
 	if err := b.Preflight(ctx); err != nil {
 		b.Close()
-		return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("nothing can be built here: %w", err)}
+		return cli.Usagef("'fence check' says what this node allows; another node may allow more", "nothing can be built here: %w", err)
 	}
 	if b.InMemory() {
 		fmt.Fprintf(os.Stderr, "sifbuild: the scratch folder %s is in memory, and so is what is built there: --scratch DIR on a disk of this node\n", o.Scratch)
@@ -155,6 +155,9 @@ func buildCommand(c *urfave.Context) error {
 		if t.err != nil {
 			out.add(t.task, build.PlanReport(p.platform.Architecture, t.err))
 		}
+	}
+	if work { // the table at the end may be hours away
+		out.early(os.Stderr)
 	}
 	bar.start(list, c.Int("jobs"))
 	b.All(ctx, list, c.Int("jobs"), func(w build.Want, r *build.Report) {

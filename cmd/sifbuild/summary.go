@@ -36,6 +36,18 @@ func (o *recorder) add(t task.Task, r *build.Report) {
 	}
 }
 
+// early says which tasks have no plan, before the others are built.
+func (o *recorder) early(w io.Writer) {
+	const most = 10
+	for i, r := range o.reports {
+		if i == most {
+			fmt.Fprintf(w, "sifbuild: and %d more have no plan\n", len(o.reports)-most)
+			return
+		}
+		fmt.Fprintf(w, "sifbuild: %s: no plan: %s\n", cli.Printable(r.Name), r.Fault.Message)
+	}
+}
+
 // most is how many tasks a list of the summary names: the records have all.
 const most = 20
 
