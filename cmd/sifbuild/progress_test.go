@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -144,6 +146,22 @@ func TestWrap(t *testing.T) {
 	} {
 		if got := wrap(text, 20); !slices.Equal(got, want) {
 			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// Who has seen no records is told where the images are.
+func TestSummary_SaysWhere(t *testing.T) {
+	for printed, want := range map[bool]bool{true: false, false: true} {
+		f, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		o := recorder{print: printed, reports: []build.Report{{Key: "k", Image: "/cache/sif/k.sif", Smoke: "ok"}}}
+		o.summary(f)
+		if data, err := os.ReadFile(f.Name()); err != nil || bytes.Contains(data, []byte("\nin /cache/sif: ")) != want {
+			t.Errorf("printed %t: %s %v", printed, data, err)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -56,6 +57,7 @@ func (o *recorder) summary(w *os.File) {
 	columns := cli.Columns(w)
 	images, there, smoked := map[string]bool{}, 0, map[string]int{}
 	var bytes int64
+	where := "" // the images are
 	classes := map[string]int{}
 	var none, warned [][3]string
 	for _, r := range o.reports {
@@ -76,7 +78,7 @@ func (o *recorder) summary(w *os.File) {
 		if images[r.Key] {
 			continue
 		}
-		images[r.Key] = true
+		images[r.Key], where = true, filepath.Dir(r.Image)
 		bytes += r.Bytes
 		if r.Cached {
 			there++
@@ -100,6 +102,9 @@ func (o *recorder) summary(w *os.File) {
 		of = fmt.Sprintf("%d of %s", len(o.reports)-o.failed, of)
 	}
 	fmt.Fprintf(w, "%s for %s: %d built, %d there before; %s\n", plural(len(images), "image"), of, len(images)-there, there, size(bytes))
+	if where != "" && !o.print {
+		fmt.Fprintf(w, "in %s: the same again with > images.jsonl says which is whose\n", cli.Printable(where))
+	}
 	for _, why := range slices.Sorted(maps.Keys(smoked)) {
 		fmt.Fprintf(w, "smoke of %s: %s\n", plural(smoked[why], "image"), why)
 	}
