@@ -13,6 +13,7 @@ import (
 	"time"
 
 	urfave "github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"fence/pkg/build"
 	"fence/pkg/cli"
@@ -123,6 +124,9 @@ func buildCommand(c *urfave.Context) error {
 	if work { // else the cache may be one that only others can write to
 		if err := os.MkdirAll(filepath.Join(o.Cache, "sif"), 0o755); err != nil {
 			return cli.Usagef("a folder that you can write to, as big as the images: --cache DIR", "the cache (--cache): %w", err)
+		}
+		if err := unix.Access(filepath.Join(o.Cache, "sif"), unix.W_OK); err != nil {
+			return cli.Usagef("what is there can be used by all who can read it; what is not is built in a folder of your own: --cache DIR", "the cache (--cache) %s lacks images, and you cannot write to it: %w", o.Cache, err)
 		}
 		closeDownloads, config, err := downloads(c, o.Cache)
 		if err != nil {
