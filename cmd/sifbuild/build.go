@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	urfave "github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"fence/pkg/build"
 	"fence/pkg/cli"
@@ -26,10 +26,10 @@ func buildCmd() *urfave.Command {
 		Name:      "build",
 		Usage:     "build the images of tasks, each distinct one once",
 		UsageText: "sifbuild build TASKS... --cache DIR [flags] > IMAGES.jsonl",
-		Description: "TASKS are task folders, folders of task folders, or - for a list on standard input.\n" +
-			"One record for each task goes to stdout, as soon as its image is there; a table\n" +
-			"goes to stderr at the end. The same command again continues: what is there is\n" +
-			"not built again.\n\n" +
+		Description: "TASKS are task folders, folders of task folders, or - for lines on standard input:\n" +
+			"paths, or records of 'sifbuild build'. One record for each task goes to stdout, as\n" +
+			"soon as its image is there, and says where it is; a table goes to stderr at the\n" +
+			"end. The same command again continues: what is there is not built again.\n\n" +
 			"Examples:\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE > images.jsonl\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE -j 8 --require tmux,python3\n" +
@@ -41,7 +41,7 @@ func buildCmd() *urfave.Command {
 			"cannot build, 3 some images are not there, or not all could be printed.",
 		Flags: slices.Concat(planFlags(), taskFlags(), downloadFlags(), []urfave.Flag{
 			&urfave.StringFlag{Name: "scratch", Usage: "work in `DIR`, on a disk of this node (default: $TMPDIR, else /tmp)"},
-			&urfave.IntFlag{Name: "jobs", Aliases: []string{"j"}, Usage: "build `N` images at a time", Value: max(1, runtime.NumCPU()/2)},
+			&urfave.IntFlag{Name: "jobs", Aliases: []string{"j"}, Usage: "build `N` images at a time", Value: max(1, runtime.NumCPU()/2), DefaultText: "half of the processors"},
 			&urfave.DurationFlag{Name: "timeout", Usage: "`TIME` for one image", Value: 30 * time.Minute},
 			&urfave.IntFlag{Name: "retries", Usage: "try `N` times more what may work the next time (network, rate limits)", Value: 2},
 			&urfave.StringSliceFlag{Name: "secret", Usage: "`ID=FILE` for RUN --mount=type=secret,id=ID"},
@@ -127,6 +127,9 @@ func buildCommand(c *urfave.Context) error {
 		if err := os.MkdirAll(filepath.Join(o.Cache, "sif"), 0o755); err != nil {
 			return cli.Usagef("a folder that you can write to, as big as the images: --cache DIR", "the cache (--cache): %w", err)
 		}
+		if err := unix.Access(filepath.Join(o.Cache, "sif"), unix.W_OK); err != nil {
+			return cli.Usagef("what is there can be used by all who can read it; what is not is built in a folder of your own: --cache DIR", "the cache (--cache) %s lacks images, and you cannot write to it: %w", o.Cache, err)
+		}
 		closeDownloads, config, err := downloads(c, o.Cache)
 		if err != nil {
 			return err
@@ -149,7 +152,7 @@ func buildCommand(c *urfave.Context) error {
 	}
 	if err := b.Preflight(ctx); err != nil {
 		b.Close()
-		return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("nothing can be built here: %w", err)}
+		return cli.Usagef("'fence check' says what this node allows; another node may allow more", "nothing can be built here: %w", err)
 	}
 	if b.InMemory() {
 		fmt.Fprintf(os.Stderr, "sifbuild: the scratch folder %s is in memory, and so is what is built there: --scratch DIR on a disk of this node\n", o.Scratch)
@@ -163,6 +166,9 @@ func buildCommand(c *urfave.Context) error {
 		if t.err != nil {
 			out.add(t.task, build.PlanReport(p.platform.Architecture, t.err))
 		}
+	}
+	if work { // the table at the end may be hours away
+		out.early(os.Stderr)
 	}
 	bar.start(list, c.Int("jobs"))
 	b.All(ctx, list, c.Int("jobs"), func(w build.Want, r *build.Report) {
@@ -181,9 +187,6 @@ func buildCommand(c *urfave.Context) error {
 	switch {
 	case err != nil:
 		return &cli.Error{Code: cli.Unknown, Err: err}
-	case out.print && closed(os.Stdout):
-		return &cli.Error{Code: cli.Unknown, Err: errors.New("standard output is closed, so no record was kept; the images are"),
-			Hint: "> FILE keeps the records, > /dev/null is for who wants none"}
 	case out.failed > 0:
 		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of %d tasks have no image", out.failed, len(out.reports))}
 	}

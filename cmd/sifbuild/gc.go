@@ -27,12 +27,13 @@ func gcCmd() *urfave.Command {
 			"  sifbuild gc --cache $SIF_CACHE --unused 720h\n" +
 			"  sifbuild gc --cache $SIF_CACHE --keep 200G --dry-run\n\n" +
 			"An image, a step, a base counts as used when it was made, or when a build took\n" +
-			"it. What is being made at the time stays. What killed builds left half done goes\n" +
-			"when it is a week old.\n\n" +
+			"it. With both flags, a thing goes that was not used for TIME and does not fit in\n" +
+			"SIZE. What is being made at the time stays. What killed builds left half done\n" +
+			"goes when it is a week old.\n\n" +
 			"Exit codes: 0 done, 2 wrong flags or not a cache, 3 not all could be removed.",
 		Flags: []urfave.Flag{
 			&urfave.StringFlag{Name: "cache", Usage: "the cache, `DIR`", EnvVars: []string{"SIF_CACHE"}},
-			&urfave.DurationFlag{Name: "unused", Usage: "only what was not used for `TIME`, such as 720h"},
+			&urfave.DurationFlag{Name: "unused", Usage: "only what was not used for `TIME`, such as 720h", DefaultText: "any time"},
 			&urfave.StringFlag{Name: "keep", Usage: "let `SIZE` stay, the last used first: 200G, 500M"},
 			&urfave.BoolFlag{Name: "dry-run", Usage: "remove nothing, say what would go"},
 			&urfave.BoolFlag{Name: "json", Usage: "print one record for each file"},
@@ -59,7 +60,7 @@ func gcCommand(c *urfave.Context) error {
 		}
 	}
 	if o.Unused == 0 && o.Keep == 0 {
-		return cli.Usagef("--unused TIME or --keep SIZE; --unused 1ns removes everything", "neither says what may go")
+		return cli.Usagef("--unused TIME or --keep SIZE; --unused 1ns removes everything", "nothing says what may go")
 	}
 	if st, err := os.Stat(filepath.Join(o.Cache, "sif")); err != nil || !st.IsDir() {
 		return cli.Usagef("--cache names the folder that 'sifbuild build' was given", "%s is no cache of sifbuild: it has no folder sif", o.Cache)

@@ -11,7 +11,6 @@ import (
 	"syscall"
 
 	urfave "github.com/urfave/cli/v2"
-	"golang.org/x/sys/unix"
 
 	"fence/pkg/cli"
 	"fence/pkg/smoke"
@@ -41,7 +40,7 @@ What differs from 'docker build' is in docs/sifbuild.md.
 Exit codes, of every subcommand:
   0  every image is there; of check: and it is as it must be
   1  check only: the answer is no
-  2  wrong flags, or no task to be found
+  2  wrong flags, no task to be found, or a node that cannot build
   3  some image could not be built; the records say why`
 
 func app() *urfave.App {
@@ -68,23 +67,14 @@ func notACommand(name string) error {
 	return cli.Usagef(hint, "%q is not a subcommand", name)
 }
 
-// interruptible ends with the signals that end a job, but for those that
-// whoever started this program had ignored: nohup(1), a shell's background.
+// interruptible ends with the signals that end a job, and when nobody reads
+// standard output any more: records go there, and the scratch folder has to go.
+// A signal that whoever started this program had ignored stays so: nohup(1), a
+// shell's background.
 func interruptible() (context.Context, context.CancelFunc) {
-	signals := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+	signals := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE}, signal.Ignored)
 	if len(signals) == 0 { // which NotifyContext would take for all
 		return context.WithCancel(context.Background())
 	}
 	return signal.NotifyContext(context.Background(), signals...)
-}
-
-// closed says that a standard descriptor was closed when this program was
-// started: Go's runtime opens /dev/null in its place then, for reading and
-// writing (runtime.checkfds). A shell's > /dev/null is for writing; what cannot
-// be told apart is a caller that has it open for both, such as Python's
-// subprocess.DEVNULL.
-func closed(f *os.File) bool {
-	var st, null unix.Stat_t
-	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
-	return err == nil && flags&unix.O_ACCMODE == unix.O_RDWR && unix.Fstat(int(f.Fd()), &st) == nil && unix.Stat(os.DevNull, &null) == nil && st.Rdev == null.Rdev && st.Mode == null.Mode
 }

@@ -24,8 +24,8 @@ func planCmd() *urfave.Command {
 		Name:      "plan",
 		Usage:     "say what a build would do: distinct images, bases, shared steps",
 		UsageText: "sifbuild plan TASKS... [flags]",
-		Description: "TASKS are task folders, folders of task folders, or - for a list on standard input.\n" +
-			"Nothing is built. Bases are looked up, which a registry may count.\n\n" +
+		Description: "TASKS are task folders, folders of task folders, or - for lines on standard input:\n" +
+			"paths, or records of 'sifbuild build'. Nothing is built. Bases are looked up, which a registry may count.\n\n" +
 			"Example:\n  sifbuild plan tasks/ --cache $SIF_CACHE --include 'web-*'\n\n" +
 			"Exit codes: 0 every task has a plan, 2 wrong flags or no task, 3 some have none.",
 		Flags:  slices.Concat(planFlags(), taskFlags()),
@@ -171,14 +171,15 @@ func planRecords(p *planner, all []planned) []planRecord {
 
 func planTable(w io.Writer, records []planRecord) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "IMAGE\tTASKS\tSTEPS\tSHARED\tBASE\tFIRST TASK")
 	bases, cached, tasks, images := map[string]int{}, 0, 0, 0
 	for _, r := range records {
 		tasks += len(r.Tasks)
 		if r.Error != "" {
 			continue
 		}
-		images++
+		if images++; images == 1 {
+			fmt.Fprintln(t, "IMAGE\tTASKS\tSTEPS\tSHARED\tBASE\tFIRST TASK")
+		}
 		key := r.Key[:12]
 		if r.Cached {
 			cached++
@@ -190,7 +191,10 @@ func planTable(w io.Writer, records []planRecord) {
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\t%s\n", key, len(r.Tasks), r.Steps, r.Shared, cli.Printable(strings.Join(r.Bases, ", ")), cli.Printable(r.Tasks[0]))
 	}
 	t.Flush()
-	fmt.Fprintf(w, "\n%d tasks, %d images, %d of them there; %d bases\n", tasks, images, cached, len(bases))
+	if images > 0 {
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintf(w, "%s, %s, %d of them there; %s\n", plural(tasks, "task"), plural(images, "image"), cached, plural(len(bases), "base"))
 	names := slices.SortedFunc(maps.Keys(bases), func(a, b string) int {
 		return cmp.Or(bases[b]-bases[a], strings.Compare(a, b))
 	})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -28,7 +29,7 @@ import (
 func planFlags() []urfave.Flag {
 	return []urfave.Flag{
 		&urfave.StringFlag{Name: "cache", Usage: "images, steps and bases are kept in `DIR`, which nodes may share", EnvVars: []string{"SIF_CACHE"}},
-		&urfave.StringSliceFlag{Name: "base", Usage: "`NAME=PATH`: the image NAME is this root folder, OCI layout or SIF"},
+		&urfave.StringSliceFlag{Name: "base", Usage: "`NAME=PATH`: the image NAME is this root folder, OCI layout, image archive or SIF"},
 		&urfave.StringSliceFlag{Name: "context-add", Usage: "`NAME=DIR`: one more folder, for COPY --from=NAME"},
 		&urfave.StringSliceFlag{Name: "build-arg", Usage: "`NAME=VALUE` for ARG NAME"},
 		&urfave.BoolFlag{Name: "offline", Usage: "ask no registry: every base is local, or was fetched before"},
@@ -42,11 +43,11 @@ func taskFlags() []urfave.Flag {
 	return []urfave.Flag{
 		&urfave.StringSliceFlag{Name: "include", Usage: "only tasks whose name matches `GLOB`"},
 		&urfave.StringSliceFlag{Name: "exclude", Usage: "no task whose name matches `GLOB`"},
-		&urfave.IntFlag{Name: "per-dataset", Usage: "at most `N` tasks of each dataset"},
-		&urfave.IntFlag{Name: "limit", Usage: "at most `N` tasks"},
-		&urfave.Uint64Flag{Name: "seed", Usage: "choose those at random, the same for the same `S`"},
-		&urfave.StringFlag{Name: "require", Usage: "commands that every image must have, by `LIST`; none: no such check", Value: "tmux"},
-		&urfave.BoolFlag{Name: "json", Usage: "print records to a terminal too"},
+		&urfave.IntFlag{Name: "per-dataset", Usage: "at most `N` tasks of each dataset, which is a folder of tasks", DefaultText: "all"},
+		&urfave.IntFlag{Name: "limit", Usage: "at most `N` tasks", DefaultText: "all"},
+		&urfave.Uint64Flag{Name: "seed", Usage: "choose those at random, the same for the same `S`", DefaultText: "the first by name"},
+		&urfave.StringFlag{Name: "require", Usage: "`LIST` of commands that every image must have, and that are installed where they are missing; none: no such check", Value: "tmux"},
+		&urfave.BoolFlag{Name: "json", Usage: "print records: of a plan instead of the table, of a build to a terminal too"},
 	}
 }
 
@@ -206,7 +207,12 @@ func (p *planner) one(ctx context.Context, t task.Task) (*dockerfile.Plan, error
 	if t.DockerImage != "" {
 		// Harbor's rule: the image that is named wins over the Dockerfile.
 		o.File, o.Context = filepath.Join(t.Dir, "task.toml"), ""
-		return dockerfile.New(ctx, []byte("FROM "+t.DockerImage+"\n"), o)
+		p, err := dockerfile.New(ctx, []byte("FROM "+t.DockerImage+"\n"), o)
+		var e *dockerfile.Error
+		if errors.As(err, &e) { // that FROM stands in no file
+			e.Line, e.Instruction = 0, "docker_image"
+		}
+		return p, err
 	}
 	o.File = t.Dockerfile
 	if t.Target != "" {

@@ -115,10 +115,11 @@ func (p *progress) done(w build.Want, r *build.Report) {
 	}
 }
 
-// wipe takes the bars from the screen, so that a line can be printed.
+// wipe takes the bars from the screen, so that a line can be printed. The cursor
+// may be behind what was typed, as ^C.
 func (p *progress) wipe() {
 	if p.drawn > 0 {
-		fmt.Fprintf(p.w, "\x1b[%dA\x1b[J", p.drawn)
+		fmt.Fprintf(p.w, "\r\x1b[%dA\x1b[J", p.drawn)
 		p.drawn = 0
 	}
 }
@@ -129,7 +130,7 @@ func (p *progress) draw() {
 	lines := p.lines(columns, rows, time.Now())
 	var out strings.Builder
 	if p.drawn > 0 {
-		fmt.Fprintf(&out, "\x1b[%dA", p.drawn)
+		fmt.Fprintf(&out, "\r\x1b[%dA", p.drawn)
 	}
 	for _, l := range lines {
 		out.WriteString(l + "\x1b[K\n")

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -123,6 +125,12 @@ func TestTable(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
+	log := "/" + strings.Repeat("z", 90) + ".log"
+	table(&out, 80, "NO IMAGE", [][3]string{{"a", "step", "text"}, {"", logRow, log}, {"", logRow, "/short.log"}})
+	if want := "NO IMAGE\na         step  text\n  log: " + log + "\n                log: /short.log\n\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+	out.Reset()
 	table(&out, 80, "NO IMAGE", nil)
 	if out.Len() > 0 {
 		t.Errorf("%q", out.String())
@@ -138,6 +146,35 @@ func TestWrap(t *testing.T) {
 	} {
 		if got := wrap(text, 20); !slices.Equal(got, want) {
 			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// Who has seen no records is told where the images are.
+func TestSummary_SaysWhere(t *testing.T) {
+	for printed, want := range map[bool]bool{true: false, false: true} {
+		f, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		o := recorder{print: printed, reports: []build.Report{{Key: "k", Image: "/cache/sif/k.sif", Smoke: "ok"}}}
+		o.summary(f)
+		if data, err := os.ReadFile(f.Name()); err != nil || bytes.Contains(data, []byte("\nin /cache/sif: ")) != want {
+			t.Errorf("printed %t: %s %v", printed, data, err)
+		}
+	}
+}
+
+// The last words are the command's, not the log's.
+func TestLastSaid(t *testing.T) {
+	for detail, want := range map[string]string{
+		"": "",
+		"== Dockerfile:2: RUN x\nfirst\nsh: 1: pip: not found\n": "sh: 1: pip: not found",
+		"said before\n-- 1.0 s\n== Dockerfile:3: RUN false":      "",
+	} {
+		if got := lastSaid(detail); got != want {
+			t.Errorf("%q: %q, want %q", detail, got, want)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -43,6 +44,18 @@ func (o *recorder) add(t task.Task, r *build.Report) {
 	}
 }
 
+// early says which tasks have no plan, before the others are built.
+func (o *recorder) early(w io.Writer) {
+	const most = 10
+	for i, r := range o.reports {
+		if i == most {
+			fmt.Fprintf(w, "sifbuild: and %d more have no plan\n", len(o.reports)-most)
+			return
+		}
+		fmt.Fprintf(w, "sifbuild: %s: no plan: %s\n", cli.Printable(r.Name), r.Fault.Message)
+	}
+}
+
 // most is how many tasks a list of the summary names: the records have all.
 const most = 20
 
@@ -51,21 +64,28 @@ func (o *recorder) summary(w *os.File) {
 	columns := cli.Columns(w)
 	images, there, smoked := map[string]bool{}, 0, map[string]int{}
 	var bytes int64
+	where := "" // the images are
 	classes := map[string]int{}
 	var none, warned [][3]string
 	for _, r := range o.reports {
 		if f := r.Fault; f != nil {
 			classes[f.Class]++
 			none = append(none, [3]string{r.Name, f.Class, within(r.Task, f.Message)})
+			if said := lastSaid(f.Detail); said != "" {
+				none = append(none, [3]string{"", "", "it said: " + said})
+			}
 			if f.Hint != "" {
 				none = append(none, [3]string{"", "", "hint: " + within(r.Task, f.Hint)})
+			}
+			if r.Log != "" {
+				none = append(none, [3]string{"", logRow, r.Log})
 			}
 			continue
 		}
 		if images[r.Key] {
 			continue
 		}
-		images[r.Key] = true
+		images[r.Key], where = true, filepath.Dir(r.Image)
 		bytes += r.Bytes
 		if r.Cached {
 			there++
@@ -84,7 +104,14 @@ func (o *recorder) summary(w *os.File) {
 	}
 	table(w, columns, "WARNING", warned)
 	table(w, columns, "NO IMAGE", none)
-	fmt.Fprintf(w, "%s of %s: %d built, %d there before; %s\n", plural(len(images), "image"), plural(len(o.reports)-o.failed, "task"), len(images)-there, there, size(bytes))
+	of := plural(len(o.reports), "task")
+	if o.failed > 0 {
+		of = fmt.Sprintf("%d of %s", len(o.reports)-o.failed, of)
+	}
+	fmt.Fprintf(w, "%s for %s: %d built, %d there before; %s\n", plural(len(images), "image"), of, len(images)-there, there, size(bytes))
+	if where != "" && !o.print {
+		fmt.Fprintf(w, "in %s: the same again with > images.jsonl says which is whose\n", cli.Printable(where))
+	}
 	for _, why := range slices.Sorted(maps.Keys(smoked)) {
 		fmt.Fprintf(w, "smoke of %s: %s\n", plural(smoked[why], "image"), why)
 	}
@@ -104,11 +131,26 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
+// lastSaid is the last line that a command printed, of the end of a log: lines
+// with == and -- are the log's own.
+func lastSaid(detail string) string {
+	lines := strings.Split(strings.TrimSpace(detail), "\n")
+	last := strings.TrimSpace(lines[len(lines)-1])
+	if strings.HasPrefix(last, "== ") || strings.HasPrefix(last, "-- ") {
+		return ""
+	}
+	return last
+}
+
 // within is a text about a task, with the paths in its folder seen from there.
 func within(dir, text string) string { return strings.ReplaceAll(text, dir+"/", "") }
 
+// logRow in the place of a class marks the path of a log.
+const logRow = "log"
+
 // table prints rows of a task, a class and a text that is wrapped to the
-// terminal. A row without a task goes on with the one before it.
+// terminal. A row without a task goes on with the one before it. The path of a
+// log stays whole, so that it can be copied.
 func table(w io.Writer, columns int, heading string, rows [][3]string) {
 	if len(rows) == 0 {
 		return
@@ -136,6 +178,11 @@ func table(w io.Writer, columns int, heading string, rows [][3]string) {
 	}
 	fmt.Fprintln(w, heading)
 	for _, r := range rows {
+		if r[1] == logRow {
+			text := "log: " + cli.Printable(r[2])
+			fmt.Fprintln(w, strings.Repeat(" ", max(2, min(indent, columns-len([]rune(text)))))+text)
+			continue
+		}
 		prefix := fmt.Sprintf("%-*s  ", left, short(cli.Printable(r[0]), left))
 		if class > 0 {
 			prefix += fmt.Sprintf("%-*s  ", class, r[1])

@@ -43,15 +43,20 @@ func (e *RateLimited) Error() string {
 	return text + ", log in with docker login, or give the image as a local base with --base"
 }
 
-// Unreachable is a registry that failed again and again, in a way that may
-// pass.
+// Unreachable is a registry to which there is no way from this node, or that
+// failed again and again, in a way that may pass.
 type Unreachable struct {
 	Registry string
+	Tries    int
 	Err      error // the last
 }
 
 func (e *Unreachable) Error() string {
-	return fmt.Sprintf("the registry %s failed %d times, the last with: %v", e.Registry, tries, e.Err)
+	text := fmt.Sprintf("the registry %s cannot be reached from this node", e.Registry)
+	if e.Tries > 1 {
+		text = fmt.Sprintf("the registry %s failed %d times, the last with", e.Registry, e.Tries)
+	}
+	return fmt.Sprintf("%s: %v: try again where it can be reached, or give the image as a local base with --base", text, e.Err)
 }
 
 func (e *Unreachable) Unwrap() error { return e.Err }
@@ -132,7 +137,7 @@ func (r *remotes) do(ctx context.Context, reg name.Registry, ask func(*remote.Pu
 		}
 		r.forget(reg, p)
 	}
-	return &Unreachable{reg.RegistryStr(), short(err)}
+	return &Unreachable{reg.RegistryStr(), tries, short(err)}
 }
 
 func (r *remotes) puller(reg name.Registry) (*remote.Puller, error) {
@@ -187,9 +192,12 @@ func transient(err error) bool {
 func plain(reg name.Registry, err error) error {
 	var limited *RateLimited
 	var status *transport.Error
+	var dialed *net.OpError
 	switch {
 	case errors.As(err, &limited):
 		return limited
+	case errors.As(err, &dialed):
+		return &Unreachable{reg.RegistryStr(), 1, short(err)}
 	case errors.As(err, &status) && status.StatusCode == http.StatusNotFound:
 		return fmt.Errorf("the registry %s has no such image or tag: check the name in the Dockerfile", reg.RegistryStr())
 	case errors.As(err, &status) && (status.StatusCode == http.StatusUnauthorized || status.StatusCode == http.StatusForbidden):

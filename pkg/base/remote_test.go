@@ -158,6 +158,15 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
+// Without a way to a registry a person is told what to do, once.
+func TestRegistry_NoWayThere(t *testing.T) {
+	_, err := quick(Options{Dir: t.TempDir()}).Resolve(t.Context(), "nosuch.invalid/image:1", amd64)
+	var away *Unreachable
+	if !errors.As(err, &away) || !strings.Contains(err.Error(), "the registry nosuch.invalid ") || !strings.HasSuffix(err.Error(), "give the image as a local base with --base") {
+		t.Error(err)
+	}
+}
+
 // A layer that another image has too is not fetched again.
 func TestRegistry_SharedLayer(t *testing.T) {
 	reg := serve(t)

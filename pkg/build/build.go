@@ -189,9 +189,10 @@ func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan, ta
 		return r, context.Cause(ctx)
 	}
 	// Others who want the same image wait for it, on whatever node.
+	b.o.Progress(Event{Image: k.Image, Text: "its turn: another run may be building it"})
 	lock, err := lockfile.Acquire(ctx, filepath.Join(b.o.Cache, "locks", k.Image))
 	if err != nil {
-		return r, err
+		return r, fmt.Errorf("the cache (--cache): %w", err)
 	}
 	defer lock.Release()
 	if b.there(k.Image, r) {

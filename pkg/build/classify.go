@@ -36,6 +36,9 @@ var classes = []struct {
 }{
 	{"disk", false, regexp.MustCompile(`No space left on device|Disk quota exceeded`)},
 	{"rate_limit", true, regexp.MustCompile(`(?i)toomanyrequests|429 Too Many Requests|pull rate limit|HTTP (error|status)?:? ?429`)},
+	{"network", false, regexp.MustCompile(`CERTIFICATE_VERIFY_FAILED|[Cc]ertificate verification failed|SSL certificate problem|SELF_SIGNED_CERT_IN_CHAIN`)},
+	// apt and pip go on without an index that they could not fetch, and then find no package.
+	{"network", true, regexp.MustCompile(`Some index files failed to download|Retrying \(Retry\(total=0,`)},
 	{"not_found", false, regexp.MustCompile(`Unable to locate package|has no installation candidate|No matching distribution found|npm (ERR!|error) (code )?(ETARGET|E404)|manifest unknown`)},
 	{"network", true, regexp.MustCompile(`Temporary failure (in name resolution|resolving)|Hash Sum mismatch|Failed to fetch|ECONNRESET|EAI_AGAIN|ETIMEDOUT|ReadTimeoutError|Connection timed out|curl: \((6|7|28|35|52|56)\)|unexpected EOF|50[234] (Bad Gateway|Service)`)},
 	{"memory", false, regexp.MustCompile(`Out of memory|Cannot allocate memory|Killed`)},

@@ -169,6 +169,7 @@ func remove(dirs ...string) error {
 	if err == nil {
 		return nil
 	}
+	// Where no step starts, none has made a folder that only one could remove.
 	for _, dir := range dirs {
 		if tree.RemoveAll(dir) != nil {
 			return fmt.Errorf("removing %s: %w", strings.Join(dirs, ", "), err)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"slices"
 	"strconv"
@@ -168,6 +169,9 @@ func usageError(ctx *cli.Context, err error, _ bool) error {
 					}
 				}
 				hint = "a time has a unit: " + dashed(name) + " " + example
+				if days, ok := inDays(value); ok { // time.ParseDuration knows no days
+					hint = fmt.Sprintf("a time has a unit, h at most: %s %dh", dashed(name), 24*days)
+				}
 			}
 			return Usagef(hint, "%s: %s is not a value that it takes", dashed(name), value)
 		}
@@ -181,6 +185,16 @@ func usageError(ctx *cli.Context, err error, _ bool) error {
 		hint = "did you mean --" + near + "?\n" + hint
 	}
 	return Usagef(hint, "unknown flag %s", dashed(what))
+}
+
+// inDays is a quoted time such as "30d".
+func inDays(quoted string) (days int, ok bool) {
+	s, err := strconv.Unquote(quoted)
+	if s, ok = strings.CutSuffix(s, "d"); err != nil || !ok {
+		return 0, false
+	}
+	days, err = strconv.Atoi(s)
+	return days, err == nil && days > 0 && days < 100_000
 }
 
 // IsTerminal says whether w is a terminal, so that a person reads it.

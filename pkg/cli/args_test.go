@@ -143,6 +143,8 @@ func TestMain_BadValue(t *testing.T) {
 		"t gate -n nine":                `-n: "nine" is not a value that it takes`,
 		"t gate --n=9e9":                `-n: "9e9" is not a value that it takes`,
 		"t gate --wait x":               `--wait: "x" is not a value that it takes; a time has a unit: --wait 30s`,
+		"t gate --wait 30d":             `--wait: "30d" is not a value that it takes; a time has a unit, h at most: --wait 720h`,
+		"t gate --wait -1d":             `--wait: "-1d" is not a value that it takes; a time has a unit: --wait 30s`,
 		"t gate --wait 5":               `--wait: "5" is not a value that it takes; a time has a unit: --wait 5s`,
 		"t gate --wait=1.5":             `--wait: "1.5" is not a value that it takes; a time has a unit: --wait 1.5s`,
 	} {

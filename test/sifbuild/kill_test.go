@@ -182,6 +182,28 @@ func TestKill_Signals(t *testing.T) {
 	p.built(p.run(p.command(nil)))
 }
 
+// When nobody reads the records any more, a build ends as by any other signal:
+// it says so, and nothing is left on the node.
+func TestKill_NobodyReads(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.task("a", "FROM busybox\nRUN echo done > /done\n")
+	cmd := p.command(nil)
+	r, w, err := os.Pipe()
+	p.must(err)
+	r.Close()
+	var stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = w, &stderr
+	cmd.Run()
+	w.Close()
+	if code := cmd.ProcessState.ExitCode(); code != 3 || !strings.Contains(stderr.String(), "writing to standard output: broken pipe") {
+		t.Errorf("exit code %d\n%s", code, &stderr)
+	}
+	p.clean()
+	p.whole()
+	p.built(p.run(p.command(nil)))
+}
+
 // ownMount marks the mounts that a test makes, in mountinfo(5).
 const ownMount = "- tmpfs test-sifbuild "
 

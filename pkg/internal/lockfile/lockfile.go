@@ -90,7 +90,7 @@ func acquire(ctx context.Context, path string, poll, beat time.Duration) (*Lock,
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting for the lock %s of %s: %w", path, owner, ctx.Err())
+			return nil, fmt.Errorf("waiting for the lock %s of %s: %w", path, owner, context.Cause(ctx))
 		case <-time.After(poll):
 		}
 	}
