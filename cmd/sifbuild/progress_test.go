@@ -166,6 +166,14 @@ func TestSummary_SaysWhere(t *testing.T) {
 	}
 }
 
+func TestOnce(t *testing.T) {
+	got := once([][3]string{{"a", "", "base"}, {"b", "", "base"}, {"b", "copy", "leak"}, {"c", "", "base"}, {"d", "", "other"}})
+	want := [][3]string{{"b", "copy", "leak"}, {"a", "", "base (and 2 tasks more)"}, {"d", "", "other"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // The last words are the command's, not the log's.
 func TestLastSaid(t *testing.T) {
 	for detail, want := range map[string]string{

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -102,7 +103,7 @@ func (o *recorder) summary(w *os.File) {
 			warned = append(warned, [3]string{r.Name, "", within(r.Task, text)})
 		}
 	}
-	table(w, columns, "WARNING", warned)
+	table(w, columns, "WARNING", once(warned))
 	table(w, columns, "NO IMAGE", none)
 	of := plural(len(o.reports), "task")
 	if o.failed > 0 {
@@ -144,6 +145,30 @@ func lastSaid(detail string) string {
 
 // within is a text about a task, with the paths in its folder seen from there.
 func within(dir, text string) string { return strings.ReplaceAll(text, dir+"/", "") }
+
+// once are rows of which none says what another says: what an image gives away,
+// which has a class, first, then what is said of a Dockerfile, each once with
+// how many more tasks it is said of. So a warning of all tasks hides no other.
+func once(rows [][3]string) (out [][3]string) {
+	said := map[[2]string]int{}
+	for _, r := range rows {
+		said[[2]string{r[1], r[2]}]++
+	}
+	slices.SortStableFunc(rows, func(a, b [3]string) int { return cmp.Compare(min(len(b[1]), 1), min(len(a[1]), 1)) })
+	for _, r := range rows {
+		what := [2]string{r[1], r[2]}
+		n := said[what]
+		delete(said, what)
+		switch {
+		case n > 1:
+			r[2] += fmt.Sprintf(" (and %s more)", plural(n-1, "task"))
+			fallthrough
+		case n == 1:
+			out = append(out, r)
+		}
+	}
+	return out
+}
 
 // logRow in the place of a class marks the path of a log.
 const logRow = "log"
