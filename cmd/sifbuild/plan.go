@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -82,7 +83,8 @@ func planCommand(c *urfave.Context) error {
 	return nil
 }
 
-// readTasks finds the tasks that the arguments name, and plans them.
+// readTasks finds the tasks that the arguments name, and plans them. Those that
+// no image can be made of are among them, with the reason in place of a plan.
 func readTasks(c *urfave.Context) (*planner, []planned, []task.Skipped, error) {
 	if !c.Args().Present() {
 		return nil, nil, nil, cli.Usagef("sifbuild "+c.Command.Name+" tasks/", "no task folder is named")
@@ -110,7 +112,15 @@ func readTasks(c *urfave.Context) (*planner, []planned, []task.Skipped, error) {
 	go func() { done <- p.plan(ctx, tasks) }()
 	select {
 	case all := <-done:
-		return p, all, skipped, nil
+		var others []task.Skipped
+		for _, s := range skipped {
+			if !s.Task {
+				others = append(others, s)
+				continue
+			}
+			all = append(all, planned{task: task.Task{Name: filepath.Base(s.Path), Dir: s.Path}, err: &task.Invalid{Reason: s.Reason}})
+		}
+		return p, all, others, nil
 	case <-ctx.Done(): // a file of many gigabytes may still be read
 		return nil, nil, nil, &cli.Error{Code: cli.Unknown, Err: errors.New("stopped while reading the tasks; nothing was built")}
 	}

@@ -15,6 +15,7 @@ import (
 	"fence/pkg/sif"
 	"fence/pkg/smoke"
 	"fence/pkg/step"
+	"fence/pkg/task"
 )
 
 // Fault says why there is no image.
@@ -142,6 +143,9 @@ func away(f *Fault, err error) bool {
 // planFault is a Dockerfile that cannot be planned.
 func planFault(err error) *Fault {
 	f := &Fault{Class: "dockerfile", Message: text.Printable(err.Error())}
+	if errors.As(err, new(*task.Invalid)) {
+		f.Class = "task"
+	}
 	var e *dockerfile.Error
 	if errors.As(err, &e) {
 		f.Hint = text.Printable(e.Hint)

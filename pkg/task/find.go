@@ -65,7 +65,7 @@ func Find(args []string, sel Selection) (tasks []Task, skipped []Skipped, err er
 	_ = g.Wait()
 	for i, reason := range reasons {
 		if reason != "" {
-			skipped = append(skipped, Skipped{dirs[i], reason})
+			skipped = append(skipped, Skipped{dirs[i], reason, true})
 			tasks[i].Dir = ""
 		}
 	}
@@ -113,7 +113,7 @@ func folders(args []string, sel Selection) (dirs []string, skipped []Skipped, er
 		id := [2]uint64{sys.Dev, sys.Ino}
 		if first, ok := seen[id]; ok {
 			if first != dir {
-				skipped = append(skipped, Skipped{dir, "it is the same folder as " + first})
+				skipped = append(skipped, Skipped{Path: dir, Reason: "it is the same folder as " + first})
 			}
 			return
 		}
@@ -148,10 +148,10 @@ func folders(args []string, sel Selection) (dirs []string, skipped []Skipped, er
 			st, err := os.Stat(p)
 			switch {
 			case err != nil:
-				skipped = append(skipped, Skipped{p, why(err)})
+				skipped = append(skipped, Skipped{Path: p, Reason: why(err)})
 			case !st.IsDir():
 			case !isTask(p):
-				skipped = append(skipped, Skipped{p, noTask(p)})
+				skipped = append(skipped, Skipped{Path: p, Reason: noTask(p)})
 			default:
 				take(p, st)
 			}
@@ -171,7 +171,7 @@ func folders(args []string, sel Selection) (dirs []string, skipped []Skipped, er
 		}
 		for _, dir := range named {
 			if err := visit(dir); err != nil {
-				skipped = append(skipped, Skipped{dir, strings.TrimPrefix(err.Error(), "looking for tasks: ")})
+				skipped = append(skipped, Skipped{Path: dir, Reason: strings.TrimPrefix(err.Error(), "looking for tasks: ")})
 			}
 		}
 	}

@@ -49,7 +49,13 @@ func (t Task) Prebuilt(force bool) bool {
 type Skipped struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
+	Task   bool   `json:"task"` // it is a task, and no image can be made of it
 }
+
+// Invalid is a task that no image can be made of.
+type Invalid struct{ Reason string }
+
+func (e *Invalid) Error() string { return e.Reason }
 
 // isTask says whether a folder is meant as a task, whatever is in it.
 func isTask(dir string) bool { return isFile(dir, "task.toml") || isFile(dir, "Dockerfile") }

@@ -2,6 +2,7 @@ package bed
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"os/exec"
@@ -60,6 +61,9 @@ func build(name string) (string, error) {
 		return "", err
 	}
 
+	if dir, err = of(module, dir); err != nil {
+		return "", err
+	}
 	path := filepath.Join(dir, name)
 	fresh := path + ".build" // kept, so that go sees when there is nothing to do
 	args := []string{"build", "-trimpath", "-buildvcs=false"}
@@ -77,6 +81,15 @@ func build(name string) (string, error) {
 		return "", fmt.Errorf("building ./cmd/%s: %v\n%s", name, err, out)
 	}
 	return path, publish(fresh, path)
+}
+
+// of is the folder in dir for the programs of one checkout: another's are of other sources.
+func of(module, dir string) (string, error) {
+	dir = filepath.Join(dir, fmt.Sprintf("%x", sha256.Sum256([]byte(module)))[:12])
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, 0o755) // whatever the umask
 }
 
 // publish puts a copy of fresh at path, whole, unless it is there already: the program may be
