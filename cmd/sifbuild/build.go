@@ -81,7 +81,9 @@ func buildCommand(c *urfave.Context) error {
 	if _, err := exec.LookPath("mksquashfs"); err != nil {
 		return cli.Usagef("Debian, Ubuntu: squashfs-tools; or load a module that has it", "mksquashfs is not installed on this node")
 	}
-	p, all, skipped, err := readTasks(c)
+	ctx, stop := interruptible() // one for all: between two a signal could be lost
+	defer stop()
+	p, all, skipped, err := readTasks(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -139,8 +141,6 @@ func buildCommand(c *urfave.Context) error {
 	}
 	bar := newProgress(os.Stderr)
 	o.Progress = bar.event
-	ctx, stop := interruptible()
-	defer stop()
 	// Whoever read the records may be gone: the runs that are left end as by a
 	// signal then, and nothing is left behind. Not ignored, for commands would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
