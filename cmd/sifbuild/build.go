@@ -19,6 +19,7 @@ import (
 
 	"fence/pkg/build"
 	"fence/pkg/cli"
+	"fence/pkg/dockerfile"
 )
 
 func buildCmd() *urfave.Command {
@@ -81,7 +82,9 @@ func buildCommand(c *urfave.Context) error {
 	if _, err := exec.LookPath("mksquashfs"); err != nil {
 		return cli.Usagef("Debian, Ubuntu: squashfs-tools; or load a module that has it", "mksquashfs is not installed on this node")
 	}
-	p, all, skipped, err := readTasks(c)
+	ctx, stop := interruptible() // one for all: between two a signal could be lost
+	defer stop()
+	p, all, skipped, err := readTasks(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -139,8 +142,6 @@ func buildCommand(c *urfave.Context) error {
 	}
 	bar := newProgress(os.Stderr)
 	o.Progress = bar.event
-	ctx, stop := interruptible()
-	defer stop()
 	// Whoever read the records may be gone: the runs that are left end as by a
 	// signal then, and nothing is left behind. Not ignored, for commands would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
@@ -150,7 +151,7 @@ func buildCommand(c *urfave.Context) error {
 	if err != nil {
 		return &cli.Error{Code: cli.Usage, Err: err}
 	}
-	if err := b.Preflight(ctx); err != nil {
+	if err := b.Preflight(ctx, slices.ContainsFunc(list, func(w build.Want) bool { return runs(w.Plan) && !planned.Has(w.Key) })); err != nil {
 		b.Close()
 		return cli.Usagef("'fence check' says what this node allows; another node may allow more", "nothing can be built here: %w", err)
 	}
@@ -191,6 +192,13 @@ func buildCommand(c *urfave.Context) error {
 		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of %d tasks have no image", out.failed, len(out.reports))}
 	}
 	return nil
+}
+
+// runs says that a plan has RUN lines.
+func runs(p *dockerfile.Plan) bool {
+	return slices.ContainsFunc(p.Stages, func(st dockerfile.Stage) bool {
+		return slices.ContainsFunc(st.Steps, func(s dockerfile.Step) bool { return s.Run != nil })
+	})
 }
 
 // loginNode says that this node belongs to Slurm and this process to no job.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,7 +54,9 @@ type planRecord struct {
 }
 
 func planCommand(c *urfave.Context) error {
-	p, all, skipped, err := readTasks(c)
+	ctx, stop := interruptible()
+	defer stop()
+	p, all, skipped, err := readTasks(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -85,7 +88,7 @@ func planCommand(c *urfave.Context) error {
 
 // readTasks finds the tasks that the arguments name, and plans them. Those that
 // no image can be made of are among them, with the reason in place of a plan.
-func readTasks(c *urfave.Context) (*planner, []planned, []task.Skipped, error) {
+func readTasks(ctx context.Context, c *urfave.Context) (*planner, []planned, []task.Skipped, error) {
 	if !c.Args().Present() {
 		return nil, nil, nil, cli.Usagef("sifbuild "+c.Command.Name+" tasks/", "no task folder is named")
 	}
@@ -98,32 +101,40 @@ func readTasks(c *urfave.Context) (*planner, []planned, []task.Skipped, error) {
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	tasks, skipped, err := task.Find(c.Args().Slice(), task.Selection{
-		Stdin:   os.Stdin,
-		Include: c.StringSlice("include"), Exclude: c.StringSlice("exclude"),
-		PerDataset: c.Int("per-dataset"), Limit: c.Int("limit"), Seed: c.Uint64("seed"),
-	})
-	if err != nil {
-		return nil, nil, nil, cli.Usagef("a task is a folder with task.toml and environment/Dockerfile, or just a Dockerfile", "%w", err)
+	type found struct {
+		all     []planned
+		skipped []task.Skipped
+		err     error
 	}
-	ctx, stop := interruptible()
-	defer stop()
-	done := make(chan []planned, 1)
-	go func() { done <- p.plan(ctx, tasks) }()
-	select {
-	case all := <-done:
-		var others []task.Skipped
-		for _, s := range skipped {
-			if !s.Task {
-				others = append(others, s)
-				continue
-			}
-			all = append(all, planned{task: task.Task{Name: filepath.Base(s.Path), Dir: s.Path}, err: &task.Invalid{Reason: s.Reason}})
+	done := make(chan found, 1)
+	go func() {
+		tasks, skipped, err := task.Find(c.Args().Slice(), task.Selection{
+			Stdin:   os.Stdin,
+			Include: c.StringSlice("include"), Exclude: c.StringSlice("exclude"),
+			PerDataset: c.Int("per-dataset"), Limit: c.Int("limit"), Seed: c.Uint64("seed"),
+		})
+		if err != nil {
+			err = cli.Usagef("a task is a folder with task.toml and environment/Dockerfile, or just a Dockerfile", "%w", err)
 		}
-		return p, all, others, nil
-	case <-ctx.Done(): // a file of many gigabytes may still be read
+		done <- found{p.plan(ctx, tasks), skipped, err}
+	}()
+	var f found
+	select {
+	case f = <-done:
+	case <-ctx.Done(): // standard input may stay open, and a file of many gigabytes may still be read
+	}
+	if ctx.Err() != nil {
 		return nil, nil, nil, &cli.Error{Code: cli.Unknown, Err: errors.New("stopped while reading the tasks; nothing was built")}
 	}
+	var others []task.Skipped
+	for _, s := range f.skipped {
+		if s.Task {
+			f.all = append(f.all, planned{task: task.Task{Name: filepath.Base(s.Path), Dir: s.Path}, err: &task.Invalid{Reason: s.Reason}})
+		} else {
+			others = append(others, s)
+		}
+	}
+	return p, f.all, others, f.err
 }
 
 func saySkipped(w io.Writer, skipped []task.Skipped) {

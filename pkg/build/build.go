@@ -234,7 +234,11 @@ func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan, ta
 // there fills in the report of an image that is in the cache.
 func (b *Builder) there(key string, r *Report) bool {
 	var made Report
-	if !b.Has(key) || readJSON(b.reportFile(key), &made) != nil {
+	if readJSON(b.reportFile(key), &made) != nil {
+		return false
+	}
+	// Of another size it is not what was looked at: a lost write of the storage, a copy that was cut short.
+	if info, err := os.Stat(b.Image(key)); err != nil || info.Size() != made.Bytes {
 		return false
 	}
 	// What it says of the work was true when that was done.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -13,9 +14,11 @@ import (
 )
 
 // Preflight says why nothing could be built here, before anything is: it does
-// a step that makes a folder. It tells a node without user namespaces, and a
-// scratch folder that cannot hold an overlay, or that Apptainer cannot be told of.
-func (b *Builder) Preflight(ctx context.Context) error {
+// a step that makes a folder and, with run, one that runs a command. It tells a
+// node without user namespaces, or on which fence or what is mounted for a
+// command is refused, and a scratch folder that cannot hold an overlay, or that
+// Apptainer cannot be told of.
+func (b *Builder) Preflight(ctx context.Context, run bool) error {
 	if b.noSmoke() == "" {
 		if err := (smoke.Tools{Fence: b.o.Fence, Scratch: b.scratch.dir}).Check(); err != nil {
 			return fmt.Errorf("%w (another folder, --scratch DIR, or --no-smoke)", err)
@@ -26,16 +29,34 @@ func (b *Builder) Preflight(ctx context.Context) error {
 		return err
 	}
 	defer remove(work)
-	for _, name := range []string{"lower", "fs", "work"} {
-		if err := os.Mkdir(filepath.Join(work, name), 0o755); err != nil {
-			return fmt.Errorf("the scratch folder (--scratch): %w", err)
-		}
+	log, err := os.Create(filepath.Join(work, "log"))
+	if err != nil {
+		return fmt.Errorf("the scratch folder (--scratch): %w", err)
 	}
-	_, err = step.Do(ctx, step.Spec{
-		Lower: []string{filepath.Join(work, "lower")}, Upper: filepath.Join(work, "fs"), Dir: filepath.Join(work, "work"),
-		Workdir: &step.Workdir{Path: "/made"},
-	}, os.Stderr)
-	return err
+	defer log.Close()
+	try := func(s step.Spec, name string) error {
+		for _, sub := range []string{"lower", "fs", "work"} {
+			if err := os.MkdirAll(filepath.Join(work, name, sub), 0o755); err != nil {
+				return fmt.Errorf("the scratch folder (--scratch): %w", err)
+			}
+		}
+		at := func(sub string) string { return filepath.Join(work, name, sub) }
+		s.Lower, s.Upper, s.Dir = []string{at("lower")}, at("fs"), at("work")
+		r, err := step.Do(ctx, s, log)
+		if err == nil && r.Exit != 0 {
+			err = fmt.Errorf("a command ends with status %d", r.Exit)
+		}
+		if said := strings.TrimSpace(tail(log.Name())); err != nil && said != "" {
+			first, _, _ := strings.Cut(said, "\n")
+			err = fmt.Errorf("%w: %s", err, first)
+		}
+		return err
+	}
+	if err := try(step.Spec{Workdir: &step.Workdir{Path: "/made"}}, "folder"); err != nil || !run {
+		return err
+	}
+	// In an empty root folder there is only fence to be run.
+	return try(step.Spec{Run: &step.Run{Argv: []string{"/.fence/fence", "--version"}, Env: []string{"PATH=/"}, Cwd: "/", Fence: b.o.Fence}}, "run")
 }
 
 // InMemory says whether the scratch folder takes the node's memory: it is on

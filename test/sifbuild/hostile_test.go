@@ -150,6 +150,25 @@ func TestHostile_Log(t *testing.T) {
 	}
 }
 
+// An image of the cache that was cut short is made again, and not said to be there.
+func TestDamagedImage(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.task("a", "FROM busybox\nRUN echo made > /made\n")
+	first := p.build(nil)["a"]
+	for _, size := range []int64{first.Bytes - 1, 0} {
+		if err := os.Truncate(first.Image, size); err != nil {
+			t.Fatal(err)
+		}
+		if r := p.build(nil)["a"]; r.Cached || p.file(r.Image, "/made") != "made\n" {
+			t.Errorf("with %d of %d bytes left: %+v", size, first.Bytes, r)
+		}
+	}
+	if r := p.build(nil)["a"]; !r.Cached {
+		t.Error("the control: the image was made again")
+	}
+}
+
 // A step of the cache that is empty, or cut short, is made again: it is no step
 // that changed nothing.
 func TestDamagedStep(t *testing.T) {
