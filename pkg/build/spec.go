@@ -2,7 +2,9 @@ package build
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,8 +26,8 @@ func (o *one) run(ctx context.Context, r *dockerfile.Run, work string) (*step.Ru
 	for _, f := range r.Files {
 		out.Files = append(out.Files, step.File{Path: f.Path, Data: f.Data, Mode: f.Mode})
 	}
-	for i, m := range r.Mounts {
-		sm, err := o.mount(ctx, m, filepath.Join(work, fmt.Sprintf("own%d", i)))
+	for _, m := range r.Mounts {
+		sm, err := o.mount(ctx, m)
 		if err != nil {
 			return nil, err
 		}
@@ -36,43 +38,14 @@ func (o *one) run(ctx context.Context, r *dockerfile.Run, work string) (*step.Ru
 	return out, nil
 }
 
-// mount is a --mount. A cache is kept for the other steps of this image: what
-// a task writes there must not be what another task runs.
-func (o *one) mount(ctx context.Context, m dockerfile.Mount, own string) (*step.Mount, error) {
+// mount is a --mount.
+func (o *one) mount(ctx context.Context, m dockerfile.Mount) (*step.Mount, error) {
 	out := &step.Mount{Target: m.Target, ReadOnly: m.ReadOnly, Source: m.Source}
 	switch m.Type {
 	case "tmpfs":
 		out.Tmpfs, out.Size = true, m.Size
 	case "cache":
-		dir := filepath.Join(o.scratch.dir, "caches", digest(o.keys.Image, m.ID))
-		if m.Sharing == "private" {
-			dir = own
-		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return nil, err
-		}
-		mode := os.FileMode(0o755)
-		if m.Mode != nil {
-			mode = os.FileMode(*m.Mode)
-		}
-		if err := os.Chmod(dir, mode); err != nil {
-			return nil, err
-		}
-		if m.UID != 0 || m.GID != 0 {
-			note := fmt.Appendf(nil, "%d:%d", m.UID, m.GID)
-			if err := unix.Setxattr(dir, tree.OwnerAttr, note, 0); err != nil {
-				return nil, fmt.Errorf("noting the owner of %s: %w", dir, err)
-			}
-		}
-		if m.From == nil {
-			out.Source = dir
-			break
-		}
-		c, err := o.source(ctx, *m.From)
-		if err != nil {
-			return nil, err
-		}
-		out.Lower, out.Changes = o.layers.lower(c), dir
+		return out, o.cache(ctx, m, out)
 	case "bind":
 		if f := m.From; f != nil && f.Context != "" {
 			out.Source, out.Matches = f.Context, m.Matches
@@ -89,6 +62,52 @@ func (o *one) mount(ctx context.Context, m dockerfile.Mount, own string) (*step.
 		return nil, fmt.Errorf("--mount=type=%s is not known", m.Type)
 	}
 	return out, nil
+}
+
+// cache is a cache, kept for the other steps of this image: what a task writes
+// there must not be what another task runs. As in BuildKit, one that begins with
+// something else is another one, and mode and owner are what it begins with unless
+// there is a source. The steps of an image run one after the other, so whatever
+// the sharing, a step finds what the one before left.
+func (o *one) cache(ctx context.Context, m dockerfile.Mount, out *step.Mount) error {
+	key, mode := []any{o.keys.Image, m.ID, m.Source}, os.FileMode(0o755)
+	if m.From != nil {
+		key = append(key, o.keys.from(*m.From))
+	}
+	made := m.Source == "" && (m.Mode != nil || m.UID != 0 || m.GID != 0)
+	if made {
+		key = append(key, m.Mode, m.UID, m.GID)
+		if m.Mode != nil {
+			mode = os.FileMode(*m.Mode)
+		}
+	}
+	dir := filepath.Join(o.scratch.dir, "caches", digest(key...))
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	switch err := os.Mkdir(dir, 0o755); {
+	case err == nil:
+		if err := os.Chmod(dir, mode); err != nil {
+			return err
+		}
+		if o := (tree.Owner{UID: m.UID, GID: m.GID}); made && o != (tree.Owner{}) {
+			if err := unix.Setxattr(dir, tree.OwnerAttr, fmt.Appendf(nil, "%d:%d", o.UID, o.GID), 0); err != nil {
+				return fmt.Errorf("noting the owner of %s: %w", dir, err)
+			}
+		}
+	case !errors.Is(err, fs.ErrExist):
+		return err
+	}
+	if m.From == nil || made {
+		out.Source = dir
+		return nil
+	}
+	c, err := o.source(ctx, *m.From)
+	if err != nil {
+		return err
+	}
+	out.Lower, out.Changes = o.layers.lower(c), dir
+	return nil
 }
 
 // secret is a file that only the step sees. One that nobody gives is not there.

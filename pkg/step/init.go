@@ -162,8 +162,8 @@ func rootLike(below, top string) error {
 	if err := unix.Chmod(top, st.Mode&0o7777); err != nil {
 		return fmt.Errorf("%s: %w", top, err)
 	}
-	if o := ownerOf(below); o != (tree.Owner{}) {
-		if err := setOwner(top, o); err != nil {
+	if o, ok := noteOf(below); ok {
+		if err := writeNote(top, o); err != nil {
 			return err
 		}
 	}

@@ -60,6 +60,9 @@ func (g *stage) on(target string, folder bool) (string, error) {
 		} else {
 			err = unix.Mknodat(dir, parts[i], unix.S_IFREG|0o644, 0)
 		}
+		if err == nil {
+			err = writeNote(path.Join(proc(dir), parts[i]), tree.Owner{}) // root's, whoever the step's user is
+		}
 		unix.Close(dir)
 		if err == unix.EEXIST { // a link that leads nowhere
 			return "", fmt.Errorf("%s: is a link that leads nowhere", p)
@@ -115,7 +118,7 @@ func (g *stage) owned(target string, data []byte, mode os.FileMode, o tree.Owner
 	if err := os.Chmod(name, mode); err != nil {
 		return "", err
 	}
-	if err := setOwner(name, o); err != nil {
+	if err := writeNote(name, o); err != nil {
 		return "", err
 	}
 	return g.mount(name, target, "", unix.MS_BIND, "")
@@ -150,10 +153,13 @@ func (g *stage) names() error {
 	resolv, _ := os.ReadFile("/etc/resolv.conf")
 	names := "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 	for target, data := range map[string][]byte{"/etc/resolv.conf": resolv, "/etc/hosts": []byte(names)} {
-		if _, err := g.file(target, data, 0o644); err != nil {
-			if strings.HasSuffix(err.Error(), "leads nowhere") {
-				continue // as with systemd-resolved's link: the image's own affair
-			}
+		at, err := g.file(target, data, 0o644)
+		if err == nil {
+			err = readOnly(at)
+		} else if strings.HasSuffix(err.Error(), "leads nowhere") {
+			continue // as with systemd-resolved's link: the image's own affair
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -302,7 +308,11 @@ func (g *stage) mountWanted(m Mount, i int) (string, error) {
 		if m.Size > 0 {
 			data += fmt.Sprintf(",size=%d", m.Size)
 		}
-		return g.mount("sifbuild", m.Target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, data)
+		at, err := g.mount("sifbuild", m.Target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, data)
+		if err == nil && m.ReadOnly {
+			err = readOnly(at)
+		}
+		return at, err
 	case m.IsData:
 		return g.owned(m.Target, m.Data, os.FileMode(m.Mode), m.Owner)
 	}
@@ -357,6 +367,13 @@ func (g *stage) mountWanted(m Mount, i int) (string, error) {
 				return "", err
 			}
 		}
+		if left, err := os.ReadDir(changes); err != nil {
+			return "", err
+		} else if len(left) == 0 {
+			if err := rootLike(source, changes); err != nil {
+				return "", err
+			}
+		}
 		if source, err = view(own("over"), []string{source}, changes); err != nil {
 			return "", err
 		}
@@ -398,57 +415,4 @@ func (g *stage) leave() {
 			os.Remove(p)
 		}
 	}
-}
-
-// newOwners notes whose new files are: everything in the upper folder that is
-// in no layer below belongs to the step's user, and to the group of a folder
-// that is setgid.
-func newOwners(upper string, lower []string, user tree.Owner, specials map[string]tree.Special) error {
-	group := map[string]int{} // that new files of a setgid folder get
-	return filepath.WalkDir(upper, func(p string, d os.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(upper, p)
-		if err != nil {
-			return err
-		}
-		o := user
-		if gid, ok := group[filepath.Dir(rel)]; ok && rel != "." {
-			o.GID = gid
-		}
-		noted := d.IsDir() || d.Type().IsRegular()
-		switch fresh := rel != "." && o != (tree.Owner{}) && !existed(lower, rel); {
-		case !fresh || d.Type()&os.ModeCharDevice != 0: // a whiteout
-		case !noted:
-			if s, ok := specials[rel]; !ok || s.Device == "" && s.Owner == (tree.Owner{}) {
-				specials[rel] = tree.Special{Path: rel, Owner: o}
-			}
-		case ownerOf(p) == tree.Owner{}:
-			if err := setOwner(p, o); err != nil {
-				return err
-			}
-		}
-		if d.IsDir() {
-			info, err := d.Info()
-			if err != nil {
-				return err
-			}
-			if info.Mode()&os.ModeSetgid != 0 {
-				group[rel] = ownerOf(p).GID
-			}
-		}
-		return nil
-	})
-}
-
-// existed looks a path up through layers, highest first.
-func existed(lower []string, rel string) bool {
-	for _, l := range lower {
-		var st unix.Stat_t
-		if unix.Lstat(filepath.Join(l, rel), &st) == nil {
-			return !(st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0)
-		}
-	}
-	return false
 }
