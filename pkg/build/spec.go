@@ -55,7 +55,7 @@ func (o *one) mount(ctx context.Context, m dockerfile.Mount) (*step.Mount, error
 		if err != nil {
 			return nil, err
 		}
-		out.Lower = o.layers.lower(c)
+		out.Lower, out.Specials = o.layers.lower(c), c.specials()
 	case "secret", "ssh":
 		return o.secret(m)
 	default:
@@ -70,9 +70,9 @@ func (o *one) mount(ctx context.Context, m dockerfile.Mount) (*step.Mount, error
 // there is a source. The steps of an image run one after the other, so whatever
 // the sharing, a step finds what the one before left.
 func (o *one) cache(ctx context.Context, m dockerfile.Mount, out *step.Mount) error {
-	key, mode := []any{o.keys.Image, m.ID, m.Source}, os.FileMode(0o755)
+	key, mode := []any{o.keys.Image, m.ID}, os.FileMode(0o755)
 	if m.From != nil {
-		key = append(key, o.keys.from(*m.From))
+		key = append(key, "from", o.keys.from(*m.From))
 	}
 	made := m.Source == "" && (m.Mode != nil || m.UID != 0 || m.GID != 0)
 	if made {
@@ -106,16 +106,20 @@ func (o *one) cache(ctx context.Context, m dockerfile.Mount, out *step.Mount) er
 	if err != nil {
 		return err
 	}
-	out.Lower, out.Changes = o.layers.lower(c), dir
+	out.Lower, out.Specials, out.Changes = o.layers.lower(c), c.specials(), dir
 	return nil
 }
 
-// secret is a file that only the step sees. One that nobody gives is not there.
+// secret is a file that only the step sees. One that nobody gives is not there,
+// and as a variable it is empty.
 func (o *one) secret(m dockerfile.Mount) (*step.Mount, error) {
 	file, given := o.o.Secrets[m.ID]
 	if m.Type == "ssh" || !given {
 		if m.Required {
 			return nil, fmt.Errorf("--mount=type=%s,id=%s,required: it was not given (--secret %s=FILE)", m.Type, m.ID, m.ID)
+		}
+		if m.Env != "" {
+			return &step.Mount{Env: m.Env}, nil
 		}
 		return nil, nil
 	}

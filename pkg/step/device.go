@@ -103,10 +103,10 @@ func (n *notary) umask(q *request) uint32 {
 	return 0o022
 }
 
-// standIn makes a file for a device of the layers below. It reports whether it
-// did: what lies under a mount, or in a folder that is gone, has none.
-func (n *notary) standIn(s tree.Special) (bool, error) {
-	dir, err := unix.Openat2(n.root, "./"+path.Dir(s.Path), &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | unix.O_DIRECTORY,
+// standIn makes a file for a device of the layers that are shown at root. It
+// reports whether it did: what lies under a mount, or in a folder that is gone, has none.
+func standIn(root int, s tree.Special) (bool, error) {
+	dir, err := unix.Openat2(root, "./"+path.Dir(s.Path), &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | unix.O_DIRECTORY,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV})
 	if err != nil {
 		return false, nil

@@ -44,13 +44,13 @@ type notary struct {
 	lower    []string // layers, highest first
 	user     tree.Owner
 	groups   []uint32        // of the user, sorted
-	mounted  map[uint64]bool // st_dev of what the Dockerfile mounts to be written
+	mounted  map[uint64]bool // st_dev of what the Dockerfile mounts; it is read-only, and root's where there is no note
 	setgid   atomic.Bool     // a folder was given to a group: what is made there may be of that group, too
 
 	mu      sync.Mutex
 	below   map[string]tree.Special // what the layers below note, by path
 	devices map[string]tree.Special // of those, what has a file to stand for it
-	old     map[uint64]tree.Owner   // of those that are no devices, by number as it was at the beginning
+	old     map[inode]tree.Owner    // of those that are no devices, and of what is mounted
 	notes   map[identity]tree.Owner // of links, FIFOs and sockets that were given away
 }
 
@@ -145,7 +145,11 @@ func (n *notary) chown(q *request, dir int32, at uint64, flags int, uid, gid uin
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if st.Dev != n.dev && (!n.mounted[st.Dev] || !carries(st.Mode)) {
+	readOnly, mounted := n.mounted[st.Dev]
+	if readOnly {
+		return unix.EROFS
+	}
+	if st.Dev != n.dev && (!mounted || !carries(st.Mode)) {
 		return nil
 	}
 	old, _ := n.owner(fd, &st)

@@ -28,6 +28,9 @@ type stage struct {
 	dir    string   // for files to be bound
 	mounts []string // inside the root, in order
 	stubs  []string // inside the root, in order; removed again if nothing was put there
+
+	mounted map[uint64]bool      // st_dev of what the Dockerfile mounts, and whether it is read-only
+	old     map[inode]tree.Owner // what is noted of links and the like there
 }
 
 // on makes sure of a path in the root, a folder or an empty file, and gives it
@@ -280,109 +283,6 @@ func (g *stage) devices() error {
 		}
 	}
 	return nil
-}
-
-// wanted mounts what --mount asks for, and says where that is, links followed,
-// in the root folder; "" where nothing is mounted.
-func (g *stage) wanted(m Mount, i int) (string, error) {
-	at, err := g.mountWanted(m, i)
-	if err != nil {
-		return "", err
-	}
-	at = strings.TrimPrefix(at, g.root)
-	for _, own := range []string{"/", "/proc", "/sys", "/dev", inFence} {
-		if clean := path.Clean("/" + at); m.Target != "" && (clean == own || own != "/" && own != "/dev" && strings.HasPrefix(clean, own+"/")) {
-			return "", fmt.Errorf("--mount: %s is %s, which every step has", m.Target, own)
-		}
-	}
-	return at, nil
-}
-
-func (g *stage) mountWanted(m Mount, i int) (string, error) {
-	own := func(name string) string { return filepath.Join(g.dir, fmt.Sprintf("mount%d-%s", i, name)) }
-	switch {
-	case m.Target == "":
-		return "", nil
-	case m.Tmpfs:
-		data := "mode=1777"
-		if m.Size > 0 {
-			data += fmt.Sprintf(",size=%d", m.Size)
-		}
-		at, err := g.mount("sifbuild", m.Target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, data)
-		if err == nil && m.ReadOnly {
-			err = readOnly(at)
-		}
-		return at, err
-	case m.IsData:
-		return g.owned(m.Target, m.Data, os.FileMode(m.Mode), m.Owner)
-	}
-	source := m.Source
-	switch {
-	case m.Matches != nil:
-		source = own("copy")
-		if err := os.Mkdir(source, 0o755); err != nil {
-			return "", err
-		}
-		dest := "/"
-		if e := m.Matches[0].Entry; e.Type != "dir" {
-			dest = "/file"
-		}
-		if _, err := tree.Copy(source, tree.CopyRequest{Root: m.Source, Matches: m.Matches, Dest: dest}); err != nil {
-			return "", fmt.Errorf("--mount: %w", err)
-		}
-		if dest == "/file" {
-			source += dest
-		}
-	case m.Lower != nil:
-		from, err := view(own("from"), m.Lower, "")
-		if err != nil {
-			return "", err
-		}
-		fd, err := inRoot(from, m.Source, unix.O_PATH)
-		if err != nil {
-			return "", fmt.Errorf("--mount: /%s: %w", m.Source, err)
-		}
-		source, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
-		unix.Close(fd)
-		if err != nil {
-			return "", err
-		}
-		if m.ReadOnly {
-			break
-		}
-		// What is written must not come into the layers.
-		if info, err := os.Stat(source); err != nil {
-			return "", err
-		} else if !info.IsDir() {
-			data, err := os.ReadFile(source)
-			if err != nil {
-				return "", err
-			}
-			return g.file(m.Target, data, info.Mode().Perm())
-		}
-		changes := m.Changes
-		if changes == "" {
-			changes = own("changes")
-			if err := os.Mkdir(changes, 0o755); err != nil {
-				return "", err
-			}
-		}
-		if left, err := os.ReadDir(changes); err != nil {
-			return "", err
-		} else if len(left) == 0 {
-			if err := rootLike(source, changes); err != nil {
-				return "", err
-			}
-		}
-		if source, err = view(own("over"), []string{source}, changes); err != nil {
-			return "", err
-		}
-	}
-	at, err := g.mount(source, m.Target, "", unix.MS_BIND|unix.MS_REC, "")
-	if err == nil && m.ReadOnly {
-		err = readOnly(at)
-	}
-	return at, err
 }
 
 // enter makes the root folder this process's own.

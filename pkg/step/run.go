@@ -37,7 +37,7 @@ type commandSpec struct {
 
 // run does a RUN step.
 func run(s Spec, root string) (r Result, err error) {
-	g := &stage{root: root, dir: s.Dir}
+	g := &stage{root: root, dir: s.Dir, mounted: map[uint64]bool{}, old: map[inode]tree.Owner{}}
 	if err := unix.Sethostname([]byte(hostname)); err != nil {
 		return r, fmt.Errorf("sethostname: %w", err)
 	}
@@ -54,7 +54,6 @@ func run(s Spec, root string) (r Result, err error) {
 		return r, err
 	}
 	var opened []string
-	mounted := map[uint64]bool{}
 	// Those inside others after them, whatever order they stand in.
 	slices.SortStableFunc(s.Run.Mounts, func(a, b Mount) int {
 		return strings.Count(path.Clean(a.Target), "/") - strings.Count(path.Clean(b.Target), "/")
@@ -66,11 +65,6 @@ func run(s Spec, root string) (r Result, err error) {
 		}
 		if at != "" {
 			opened = append(opened, at)
-			var st unix.Stat_t
-			if err := unix.Stat(root+at, &st); err != nil {
-				return r, &os.PathError{Op: "stat", Path: at, Err: err}
-			}
-			mounted[st.Dev] = true
 		}
 	}
 	// After those, whatever they lie over.
@@ -111,7 +105,7 @@ func run(s Spec, root string) (r Result, err error) {
 	if err != nil {
 		return r, err
 	}
-	n := &notary{root: top, upper: upper, lower: lower, mounted: mounted, user: tree.Owner{UID: user.UID, GID: user.GID}, groups: []uint32{uint32(user.GID)}}
+	n := &notary{root: top, upper: upper, lower: lower, mounted: g.mounted, old: g.old, user: tree.Owner{UID: user.UID, GID: user.GID}, groups: []uint32{uint32(user.GID)}}
 	for _, g := range user.Groups {
 		n.groups = append(n.groups, uint32(g))
 	}

@@ -22,16 +22,16 @@ func (n *notary) begin(below []tree.Special) error {
 	}
 	n.dev = st.Dev
 	n.below, n.devices = map[string]tree.Special{}, map[string]tree.Special{}
-	n.old, n.notes = map[uint64]tree.Owner{}, map[identity]tree.Owner{}
+	n.notes = map[identity]tree.Owner{}
 	for _, s := range below {
 		n.below[s.Path] = s
 		if s.Device == "" {
 			if unix.Fstatat(n.root, s.Path, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Dev == n.dev && !carries(st.Mode) {
-				n.old[st.Ino] = s.Owner
+				n.old[inode{st.Dev, st.Ino}] = s.Owner
 			}
 			continue
 		}
-		placed, err := n.standIn(s)
+		placed, err := standIn(n.root, s)
 		if err != nil {
 			return fmt.Errorf("standing in for a device: %w", err)
 		}
@@ -137,7 +137,7 @@ func (w *settling) other(rel string, maker tree.Owner) (o tree.Owner, err error)
 		if err := unix.Fstat(fd, &st); err != nil {
 			return o, &os.PathError{Op: "stat", Path: "/" + rel, Err: err}
 		}
-		if o, ok := w.remembered(fd, st.Ino); ok {
+		if o, ok := w.remembered(fd, &st); ok {
 			return o, nil
 		}
 		if dir == w.root && !w.fresh(rel, &st) {

@@ -74,6 +74,8 @@ type Mount struct {
 	Matches []tree.Match `json:"matches,omitempty"` // files of the folder Source, to be copied
 	Source  string       `json:"source,omitempty"`  // a folder of this node, or a path in the view of Lower
 	Lower   []string     `json:"lower,omitempty"`   // layers, highest first
+	// Specials are of Lower.
+	Specials []tree.Special `json:"specials,omitempty"`
 
 	ReadOnly bool   `json:"read_only,omitempty"`
 	Changes  string `json:"changes,omitempty"` // folder for what is written over Source; "": it is not kept

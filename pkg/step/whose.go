@@ -11,6 +11,9 @@ import (
 	"fence/pkg/tree"
 )
 
+// inode is a file of a file system that does not use numbers again meanwhile.
+type inode struct{ dev, ino uint64 }
+
 // identity tells an inode from others before and after it: numbers are used again.
 type identity struct {
 	ino         uint64
@@ -33,10 +36,12 @@ func (n *notary) owner(fd int, st *unix.Stat_t) (o tree.Owner, same bool) {
 		if o, ok := noteOf(proc(fd)); ok {
 			return o, false
 		}
-	} else if o, ok := n.remembered(fd, st.Ino); ok {
+	} else if o, ok := n.remembered(fd, st); ok {
 		return o, false
 	}
 	switch {
+	case n.mounted[st.Dev]:
+		return o, false // nothing of it is of this step
 	case st.Dev != n.dev || st.Nlink == 0: // not of the layers, or no more
 		return n.user, true
 	case n.user == (tree.Owner{}) && !n.setgid.Load():
@@ -160,7 +165,7 @@ func (n *notary) keepGroups(dir int) {
 func (n *notary) keepOwner(fd int, st *unix.Stat_t, rel string) {
 	o, _ := n.owner(fd, st)
 	if !carries(st.Mode) {
-		if _, ok := n.remembered(fd, st.Ino); !ok && n.fresh(rel, st) {
+		if _, ok := n.remembered(fd, st); !ok && n.fresh(rel, st) {
 			n.remember(fd, o)
 		}
 	} else if _, ok := noteOf(proc(fd)); !ok && n.fresh(rel, st) {
@@ -223,7 +228,7 @@ func (n *notary) remember(fd int, o tree.Owner) error {
 }
 
 // remembered is what is noted about an open link, FIFO or socket.
-func (n *notary) remembered(fd int, ino uint64) (o tree.Owner, ok bool) {
+func (n *notary) remembered(fd int, st *unix.Stat_t) (o tree.Owner, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(n.notes) > 0 {
@@ -233,7 +238,7 @@ func (n *notary) remembered(fd int, ino uint64) (o tree.Owner, ok bool) {
 			}
 		}
 	}
-	o, ok = n.old[ino]
+	o, ok = n.old[inode{st.Dev, st.Ino}]
 	return o, ok
 }
 
