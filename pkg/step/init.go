@@ -245,14 +245,16 @@ func refused(err error) error {
 func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 func workdir(w *Workdir, root string) (r Result, err error) {
-	var o tree.Owner
+	var owner *tree.Owner
 	if w.User != "" {
 		// As for --chown: a number alone is its own group, too.
-		if o, _, err = tree.ResolveOwner(root, w.User); err != nil {
+		o, _, err := tree.ResolveOwner(root, w.User)
+		if err != nil {
 			return r, &Failure{"user", err.Error()}
 		}
+		owner = &o
 	}
-	return r, refused(tree.Mkdir(root, w.Path, o))
+	return r, refused(tree.Mkdir(root, w.Path, owner))
 }
 
 // look finds commands as a shell would, inside the root.

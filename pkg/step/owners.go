@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -45,7 +44,7 @@ type notary struct {
 	user     tree.Owner
 	groups   []uint32        // of the user, sorted
 	mounted  map[uint64]bool // st_dev of what the Dockerfile mounts; it is read-only, and root's where there is no note
-	setgid   atomic.Bool     // a folder was given to a group: what is made there may be of that group, too
+	since    int64           // the second before the step began
 
 	mu      sync.Mutex
 	below   map[string]tree.Special // what the layers below note, by path

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,7 +21,7 @@ func (n *notary) begin(below []tree.Special) error {
 	if err := unix.Fstat(n.root, &st); err != nil {
 		return os.NewSyscallError("fstat", err)
 	}
-	n.dev = st.Dev
+	n.dev, n.since = st.Dev, time.Now().Unix()-1
 	n.below, n.devices = map[string]tree.Special{}, map[string]tree.Special{}
 	n.notes = map[identity]tree.Owner{}
 	for _, s := range below {

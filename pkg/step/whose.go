@@ -44,22 +44,22 @@ func (n *notary) owner(fd int, st *unix.Stat_t) (o tree.Owner, same bool) {
 		return o, false // nothing of it is of this step
 	case st.Dev != n.dev || st.Nlink == 0: // not of the layers, or no more
 		return n.user, true
-	case n.user == (tree.Owner{}) && !n.setgid.Load():
-		return o, true // whatever is new is root's
+	case n.user == (tree.Owner{}) && st.Ctim.Sec < n.since:
+		return o, true
 	}
 	where, err := os.Readlink(proc(fd))
 	if err != nil {
 		return o, false
 	}
 	rel := strings.TrimPrefix(where, "/")
-	if rel == "" || !n.fresh(rel, st) {
+	maker := n.user
+	if gid, ok := n.groupOf(path.Dir(rel)); ok {
+		maker.GID = gid
+	}
+	if rel == "" || maker == (tree.Owner{}) || !n.fresh(rel, st) {
 		return o, false
 	}
-	o = n.user
-	if gid, ok := n.groupOf(path.Dir(rel)); ok {
-		o.GID = gid
-	}
-	return o, false
+	return maker, false
 }
 
 // carries: the file can have a note as an attribute.
@@ -116,13 +116,8 @@ func lookBelow(lower []string, rel string) (st unix.Stat_t, there bool) {
 // and setgid from a program that changes hands (chown(2)).
 func (n *notary) give(fd int, st *unix.Stat_t, old, now tree.Owner) error {
 	folder := st.Mode&unix.S_IFMT == unix.S_IFDIR
-	if folder && now.GID != old.GID {
-		if st.Mode&unix.S_ISGID != 0 {
-			n.keepGroups(fd) // what is there was made for the old group
-		}
-		if now.GID != 0 {
-			n.setgid.Store(true)
-		}
+	if folder && now.GID != old.GID && st.Mode&unix.S_ISGID != 0 {
+		n.keepGroups(fd) // what is there was made for the old group
 	}
 	if now != old {
 		if err := writeNote(proc(fd), now); err != nil {
