@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -40,11 +39,8 @@ func buildCmd() *urfave.Command {
 			"once as a trial starts it; one that must not be used is not in the cache.\n\n" +
 			"Exit codes: 0 every image is there, 2 wrong flags, no task, or a node that\n" +
 			"cannot build, 3 some images are not there, or not all could be printed.",
-		Flags: slices.Concat(planFlags(), taskFlags(), downloadFlags(), []urfave.Flag{
+		Flags: slices.Concat(planFlags(), taskFlags(), scheduleFlags(), downloadFlags(), []urfave.Flag{
 			&urfave.StringFlag{Name: "scratch", Usage: "work in `DIR`, on a disk of this node (default: $TMPDIR, else /tmp)"},
-			&urfave.IntFlag{Name: "jobs", Aliases: []string{"j"}, Usage: "build `N` images at a time", Value: max(1, runtime.NumCPU()/2), DefaultText: "half of the processors"},
-			&urfave.DurationFlag{Name: "timeout", Usage: "`TIME` for one image", Value: 30 * time.Minute},
-			&urfave.IntFlag{Name: "retries", Usage: "try `N` times more what may work the next time (network, rate limits)", Value: 2},
 			&urfave.StringSliceFlag{Name: "secret", Usage: "`ID=FILE` for RUN --mount=type=secret,id=ID"},
 			&urfave.BoolFlag{Name: "no-smoke", Usage: "do not start each new image once under Apptainer"},
 			&urfave.BoolFlag{Name: "harbor-names", Usage: "name the images for Harbor's Apptainer workers too, whose --sif-cache the cache then is"},
@@ -66,14 +62,12 @@ func buildCommand(c *urfave.Context) error {
 	if c.String("cache") == "" {
 		return cli.Usagef("--cache DIR, or the variable SIF_CACHE", "no cache is named")
 	}
-	if c.Int("jobs") < 1 {
-		return cli.Usagef("-j 4", "-j: %d is no number of builds", c.Int("jobs"))
+	var o build.Options
+	if err := schedule(c, &o); err != nil {
+		return err
 	}
-	if c.Int("retries") < 0 {
-		return cli.Usagef("--retries 0 tries once", "--retries: %d is no number of tries", c.Int("retries"))
-	}
-	if c.Duration("timeout") < 0 {
-		return cli.Usagef("--timeout 30m", "--timeout: %v is no time", c.Duration("timeout"))
+	if _, err := parseDeadline(c.String("deadline"), time.Now()); err != nil {
+		return err
 	}
 	fence, err := findFence()
 	if err != nil {
@@ -89,8 +83,7 @@ func buildCommand(c *urfave.Context) error {
 		return err
 	}
 	saySkipped(os.Stderr, skipped)
-	o := p.buildOptions()
-	o.Fence, o.Timeout, o.Retries, o.Pause = fence, c.Duration("timeout"), c.Int("retries"), 10*time.Second
+	o.Cache, o.Platform, o.Bases, o.Require, o.Fence = p.cache, p.platform, p, p.require, fence
 	o.NoSmoke = c.Bool("no-smoke")
 	if p, err := exec.LookPath("apptainer"); err == nil {
 		if o.Apptainer, err = filepath.Abs(p); err != nil {
@@ -141,17 +134,24 @@ func buildCommand(c *urfave.Context) error {
 		o.Config = config
 	}
 	bar := newProgress(os.Stderr)
-	o.Progress = bar.event
+	o.Progress, o.Say = bar.event, bar.say
 	// Whoever read the records may be gone: the runs that are left end as by a
 	// signal then, and nothing is left behind. Not ignored, for commands would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, gone := context.WithCancel(ctx)
 	defer gone()
+	if work {
+		var cancel context.CancelFunc
+		if ctx, cancel, err = until(ctx, c.String("deadline"), bar.say); err != nil {
+			return err
+		}
+		defer cancel()
+	}
 	b, err := build.New(o)
 	if err != nil {
 		return &cli.Error{Code: cli.Usage, Err: err}
 	}
-	if err := b.Preflight(ctx, slices.ContainsFunc(list, func(w build.Want) bool { return runs(w.Plan) && !planned.Has(w.Key) })); err != nil {
+	if err := b.Preflight(ctx, slices.ContainsFunc(list, func(w build.Want) bool { return runs(w.Plan) && !planned.Has(w.Key) })); err != nil && ctx.Err() == nil {
 		b.Close()
 		return cli.Usagef("'fence check' says what this node allows; another node may allow more", "nothing can be built here: %w", err)
 	}
@@ -171,8 +171,8 @@ func buildCommand(c *urfave.Context) error {
 	if work { // the table at the end may be hours away
 		out.early(os.Stderr)
 	}
-	bar.start(list, c.Int("jobs"))
-	b.All(ctx, list, c.Int("jobs"), func(w build.Want, r *build.Report) {
+	bar.start(list)
+	b.All(ctx, list, func(w build.Want, r *build.Report) {
 		bar.done(w, r)
 		for _, t := range byKey[w.Key] {
 			names.done(t, r)

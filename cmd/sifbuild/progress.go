@@ -44,8 +44,8 @@ func newProgress(w *os.File) *progress {
 	return &progress{w: w, terminal: cli.IsTerminal(w), names: map[string]string{}, running: map[string]running{}, stop: make(chan struct{}), stopped: make(chan struct{})}
 }
 
-// start is called before the builds begin, with as many of them at a time.
-func (p *progress) start(list []build.Want, jobs int) {
+// start is called before the builds begin.
+func (p *progress) start(list []build.Want) {
 	p.total, p.began = len(list), time.Now()
 	for _, w := range list {
 		p.names[w.Key] = w.Names[0]
@@ -98,6 +98,9 @@ func (p *progress) done(w build.Want, r *build.Report) {
 	p.ended++
 	said := "built, " + size(r.Bytes) + ", in " + span(took)
 	switch {
+	case r.Fault != nil && r.Fault.Class == "stopped":
+		p.failed++
+		return // why is said once
 	case r.Fault != nil:
 		p.failed++
 		said = "failed, " + r.Fault.Class + ": " + r.Fault.Message
@@ -113,6 +116,14 @@ func (p *progress) done(w build.Want, r *build.Report) {
 	if p.terminal {
 		p.draw()
 	}
+}
+
+// say prints a line.
+func (p *progress) say(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wipe()
+	fmt.Fprintf(p.w, "sifbuild: %s\n", cli.Printable(text))
 }
 
 // wipe takes the bars from the screen, so that a line can be printed. The cursor

@@ -72,7 +72,8 @@ func (l *layers) get(ctx context.Context, key string, on chain, keep bool, build
 		}
 		var failed *step.Failure
 		var status *StatusError
-		if c.err == nil || errors.As(c.err, &status) || errors.As(c.err, &failed) {
+		var idle *IdleError
+		if c.err == nil || errors.As(c.err, &status) || errors.As(c.err, &idle) || errors.As(c.err, &failed) {
 			return c.layer, false, c.err // it would fail here, too
 		}
 	}

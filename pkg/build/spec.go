@@ -151,7 +151,7 @@ func (o *one) copy(ctx context.Context, c *dockerfile.Copy, work string) (*step.
 	if c.URLs != nil {
 		q.Root = filepath.Join(work, "fetched")
 		var err error
-		if q.Matches, err = fetch(ctx, c.URLs, c.Checksum, q.Root); err != nil {
+		if q.Matches, err = fetch(ctx, c.URLs, c.Checksum, q.Root, o.o.Idle); err != nil {
 			return nil, err
 		}
 		q.Unpack = c.Unpack != nil && *c.Unpack // what is fetched is unpacked only if asked

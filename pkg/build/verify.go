@@ -97,7 +97,10 @@ func (b *Builder) smoke(ctx context.Context, path string, r *Report) error {
 	if err != nil {
 		return err
 	}
-	r.Warnings, r.Smoke = append(r.Warnings, warnings...), "ok"
+	for _, text := range warnings {
+		r.warn(nil, 0, text)
+	}
+	r.Smoke = "ok"
 	return nil
 }
 
@@ -129,7 +132,7 @@ func (b *Builder) catchUp(ctx context.Context, r *Report, tasks []check.Task) er
 	var started *smoke.Failure
 	switch {
 	case err == nil:
-		_ = writeJSON(b.reportFile(r.Key), r) // a cache of somebody else's: it is done again
+		_ = b.keep(r) // a cache of somebody else's: it is done again
 	case errors.As(err, &looked) || errors.As(err, &started):
 		r.Cached = false
 		os.Remove(b.reportFile(r.Key)) // without it the image counts for nothing

@@ -325,6 +325,8 @@ func squash(s Spec, root string) (r Result, err error) {
 	switch err := sif.Pack(context.Background(), root, q.Out, o); {
 	case errors.Is(err, sif.ErrDiskFull):
 		return r, &Failure{"disk", err.Error()}
+	case errors.Is(err, sif.ErrStarved):
+		return r, &Failure{"starved", err.Error()}
 	case err != nil:
 		return r, &Failure{"pack", err.Error()}
 	}

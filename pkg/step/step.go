@@ -12,6 +12,8 @@
 package step
 
 import (
+	"time"
+
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"fence/pkg/tree"
@@ -23,6 +25,10 @@ type Spec struct {
 	Upper string   `json:"upper,omitempty"` // the folder for what changes; "" mounts read-only
 	Like  string   `json:"like,omitempty"`  // whose mode and owner the top of Upper gets; "": of the highest Lower
 	Dir   string   `json:"dir"`             // an empty folder of the caller's own, on the filesystem of Upper
+
+	// Idle is how long the step may print nothing, before Do ends it with
+	// ErrIdle; 0: for ever.
+	Idle time.Duration `json:"-"`
 
 	// One of these is set.
 	Run     *Run     `json:"run,omitempty"`

@@ -102,15 +102,15 @@ func Try(path string) (*Lock, Owner, error) {
 	return newWaiter(path, me).try(Beat)
 }
 
-// Held says whether a living process has the lock path. A process on another
-// node that died less than skew ago counts as living.
+// Held says whether a living process has the lock path, also where that cannot
+// be told. A process on another node that died some minutes ago counts as living.
 func Held(path string) bool {
 	me, err := self()
 	if err != nil {
 		return true
 	}
 	dead, _, err := (&watch{path: path, me: me, now: time.Now}).dead()
-	return err == nil && !dead
+	return !errors.Is(err, fs.ErrNotExist) && !dead
 }
 
 // Lost is closed when the lock turned out to be somebody else's.
