@@ -65,7 +65,7 @@ var said = []struct {
 	text  *regexp.Regexp
 }{
 	{"disk", regexp.MustCompile(`No space left on device|Disk quota exceeded|ENOSPC|don't have enough free space in`)},
-	{"rate_limit", regexp.MustCompile(`(?i)toomanyrequests|429 Too Many Requests|pull rate limit|API rate limit exceeded|HTTP (error|status)?:? ?429|returned error: 429|npm (ERR!|error) (code )?E429`)},
+	{"rate_limit", regexp.MustCompile(`(?i)toomanyrequests|429 Too Many Requests|pull rate limit|API rate limit exceeded|HTTP (error|status)?:? ?429|HTTP/1\.[01] 429|returned error: 429|npm (ERR!|error) (code )?E429`)},
 	{"certificate", regexp.MustCompile(`CERTIFICATE_VERIFY_FAILED|certificate verify failed|SSL certificate problem|curl: \((60|77)\)|UNABLE_TO_GET_ISSUER_CERT|SELF_SIGNED_CERT_IN_CHAIN|[Cc]ertificate verification failed|x509: certificate`)},
 	// apt and pip go on without an index that they could not fetch, and then find no package.
 	{"network", regexp.MustCompile(`Some index files failed to download|Retrying \(Retry\(total=0`)},
@@ -167,8 +167,11 @@ func classify(err error, log string) *Fault {
 		f.Class = "cache"
 	case errors.As(err, &failed):
 		f.Class = failed.Kind
-		if f.Class == "starved" {
+		switch {
+		case f.Class == "starved":
 			f.Class = "memory"
+		case f.Class == "command" && strings.Contains(failed.Text, syscall.ENOEXEC.Error()):
+			f.Class = "architecture"
 		}
 	case errors.As(err, &status):
 		f.Class, f.Detail = reading(status.Status, status.Said), lastLines(status.Said, 20)
