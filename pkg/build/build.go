@@ -299,6 +299,9 @@ func (b *Builder) locked(ctx context.Context, w Want, r *Report, nth int) error 
 		}
 		return err
 	}
+	if r.Cached {
+		return b.catchUp(ctx, r, w.Tasks)
+	}
 	r.Seconds = time.Since(start).Seconds()
 	return b.keep(r)
 }

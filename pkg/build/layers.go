@@ -191,7 +191,22 @@ func (l *layers) store(ctx context.Context, work, dir string, specials []tree.Sp
 	if _, err := step.Do(ctx, step.Spec{Dir: work, Tar: &step.Tar{Layer: dir, Specials: specials, Out: tmp.Name()}}, os.Stderr); err != nil {
 		return err
 	}
-	return os.Rename(tmp.Name(), name)
+	_, err = first(tmp.Name(), name)
+	return err
+}
+
+// first gives a file that is whole its name, unless another has it already: a
+// node that sees others' files late may have made the same once more. What has
+// the name is never replaced, for those who are reading it may know its old
+// size for a while.
+func first(made, name string) (mine bool, err error) {
+	switch err = os.Link(made, name); {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, fs.ErrExist):
+		return false, nil
+	}
+	return true, os.Rename(made, name) // a file system without hard links
 }
 
 // unfinished removes what a killed build has begun to write for a key (each

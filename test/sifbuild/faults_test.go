@@ -311,3 +311,46 @@ func TestFaults_Timeout(t *testing.T) {
 	p.clean()
 	p.whole()
 }
+
+// A mksquashfs that is killed for want of memory is started once more, with as
+// little as it can do with; one that is killed again fails the build as that.
+func TestFaults_PackerIsKilled(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.task("a", "FROM busybox\n")
+	p.mkdir("said")
+	packer := func(until int) {
+		p.write("bin/mksquashfs", fmt.Sprintf("#!/bin/sh\nexpr \"$*\" : '.*\\(-processors.*M\\)' >> %[1]s/said/args\n[ $(grep -c . %[1]s/said/args) -gt %[2]d ] || kill -9 $$\nexec /usr/bin/mksquashfs \"$@\"\n", p.dir, until), 0o755)
+	}
+	run := func() (result, []string) {
+		os.Remove(p.path("said/args"))
+		cmd := p.command(nil, "--no-smoke", "--retries", "1")
+		for i, kv := range cmd.Env {
+			if rest, ok := strings.CutPrefix(kv, "PATH="); ok {
+				cmd.Env[i] = "PATH=" + p.path("bin") + ":" + rest
+			}
+		}
+		r := p.run(cmd)
+		said, err := os.ReadFile(p.path("said/args"))
+		p.must(err)
+		return r, strings.Split(strings.TrimSpace(string(said)), "\n")
+	}
+	packer(2)
+	r, args := run()
+	if f := r.records["a"].Fault; f == nil || f.Class != "memory" || f.Retry || len(args) != 2 || !strings.Contains(f.Message, "want of memory") {
+		t.Errorf("killed twice: %+v, %q", f, args)
+	}
+	p.clean()
+	p.whole()
+	packer(1)
+	r, args = run()
+	if one := r.records["a"]; one.Fault != nil || one.Attempts != 1 || len(args) != 2 || args[0] == args[1] || args[1] != "-processors 1 -mem 64M" {
+		t.Errorf("killed once: %+v, %q", one, args)
+	}
+	log, _ := os.ReadFile(r.records["a"].Log)
+	if !strings.Contains(string(log), "once more with one processor and 64 MiB") {
+		t.Errorf("the log: %s", log)
+	}
+	p.clean()
+	p.whole()
+}
