@@ -35,10 +35,15 @@ func buildCmd() *urfave.Command {
 			"  sifbuild build tasks/ --cache $SIF_CACHE -j 8 --require tmux,python3\n" +
 			"  sifbuild build task/ --cache $SIF_CACHE --base debian:12=/project/deb.sif\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE --harbor-names\n\n" +
+			"What may pass (network, rate_limit, stalled, timeout) is tried again, what will\n" +
+			"not is not; docs/sifbuild.md lists the classes. Two minutes before a Slurm job\n" +
+			"ends, or when a signal asks for it, what is being built is ended and reported as\n" +
+			"stopped, and the same command goes on there.\n\n" +
 			"A new image is looked at (see sifbuild check) and, where Apptainer is, started\n" +
 			"once as a trial starts it; one that must not be used is not in the cache.\n\n" +
 			"Exit codes: 0 every image is there, 2 wrong flags, no task, or a node that\n" +
-			"cannot build, 3 some images are not there, or not all could be printed.",
+			"cannot build, 3 some images are not there (failed or stopped), or not all could\n" +
+			"be printed.",
 		Flags: slices.Concat(planFlags(), taskFlags(), scheduleFlags(), downloadFlags(), []urfave.Flag{
 			&urfave.StringFlag{Name: "scratch", Usage: "work in `DIR`, on a disk of this node (default: $TMPDIR, else /tmp)"},
 			&urfave.StringSliceFlag{Name: "secret", Usage: "`ID=FILE` for RUN --mount=type=secret,id=ID"},

@@ -295,8 +295,21 @@ func (w *watch) dead() (bool, Owner, error) {
 	if owner.ID != "" && owner.Boot == w.me.Boot && owner.PIDs == w.me.PIDs {
 		return started(owner.PID) != owner.Start, owner, nil
 	}
-	return now.Sub(w.since) >= Stale || now.Sub(time.Unix(0, s.mtime)) >= Stale+skew, owner, nil
+	who := owner
+	who.ID = ""
+	if now.Sub(w.since) >= Stale || now.Sub(time.Unix(0, s.mtime)) >= Stale+skew {
+		deadOnes.Store(who, s.mtime)
+		return true, owner, nil
+	}
+	// What a process had that is known to be dead needs no watching of its own,
+	// as long as it has not been renewed since.
+	last, ok := deadOnes.Load(who)
+	return ok && owner.ID != "" && s.mtime <= last.(int64)+int64(3*Beat), owner, nil
 }
+
+// deadOnes are processes of other nodes that were found dead (Owner without ID),
+// with when they were last heard of (int64, as of state).
+var deadOnes sync.Map
 
 func self() (Owner, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")

@@ -102,7 +102,7 @@ func elsewhere(t *testing.T, id string) Owner {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Owner{ID: id, Node: "elsewhere", Boot: "another", PIDs: me.PIDs, PID: me.PID, Start: me.Start}
+	return Owner{ID: id, Node: "elsewhere", Boot: filepath.Dir(t.TempDir()), PIDs: me.PIDs, PID: me.PID, Start: me.Start}
 }
 
 func write(t *testing.T, path string, o Owner) {
@@ -171,6 +171,54 @@ func TestWaiter_OtherNode(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A process that was found dead at one lock is dead at all that it had, but not
+// at one that it has renewed since.
+func TestWaiter_OtherLocksOfTheDead(t *testing.T) {
+	me, err := self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, now := t.TempDir(), time.Now()
+	of := func(name string, pid int, heard time.Duration) *waiter {
+		o := elsewhere(t, name)
+		o.PID = pid
+		path := filepath.Join(dir, name)
+		write(t, path, o)
+		at := now.Add(heard)
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+		return newWaiter(path, me)
+	}
+	taken := func(w *waiter) bool {
+		l, _, err := w.try(Beat)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l != nil {
+			l.Release()
+		}
+		return l != nil
+	}
+	first, second, renewed, another := of("first", 1<<22+1, 0), of("second", 1<<22+1, -Beat), of("renewed", 1<<22+1, Stale), of("another", 1<<22+2, 0)
+	if taken(second) {
+		t.Error("taken from one that is not known to be dead")
+	}
+	first.lock.now = func() time.Time { return now }
+	if taken(first) {
+		t.Error("taken at once")
+	}
+	now = now.Add(Stale)
+	for _, c := range []struct {
+		w    *waiter
+		want bool
+	}{{first, true}, {second, true}, {renewed, false}, {another, false}} {
+		if got := taken(c.w); got != c.want {
+			t.Errorf("%s: taken %t", c.w.lock.path, got)
+		}
 	}
 }
 
