@@ -62,45 +62,6 @@ type Event struct {
 	Text  string // what is being done
 }
 
-// StatusError is a command that failed.
-type StatusError struct {
-	File   string
-	Line   int
-	Text   string
-	Status int
-	Log    string // has what it said
-	Said   string // the end of that
-}
-
-func (e *StatusError) Error() string {
-	return fmt.Sprintf("%s:%d: %s: exit status %d", e.File, e.Line, e.Text, e.Status)
-}
-
-// ArchError is a command for another architecture than the node's.
-type ArchError struct {
-	File string
-	Line int
-	Text string
-	Base string
-}
-
-func (e *ArchError) Error() string {
-	return fmt.Sprintf("%s:%d: %s: the stage is for %s and this node is %s: build on a %s node, or begin with an image for %s", e.File, e.Line, e.Text, e.Base, runtime.GOARCH, e.Base, runtime.GOARCH)
-}
-
-// ErrTimeout is the cause of a build that took longer than Options.Timeout.
-var ErrTimeout = errors.New("the build took longer than --timeout allows")
-
-// IdleError is a command that printed nothing for longer than Options.Idle.
-type IdleError struct {
-	After time.Duration
-	Said  string // the end of what it had printed
-}
-
-func (e *IdleError) Error() string {
-	return fmt.Sprintf("it printed nothing for %v (--idle-timeout)", e.After)
-}
-
 // Builder builds images; Close removes what it has on this node.
 type Builder struct {
 	o       Options
@@ -408,46 +369,4 @@ func (o *one) begin(ctx context.Context, f dockerfile.From, key string, matches 
 		return nil, nil // scratch
 	})
 	return chain{la}, err
-}
-
-// step does one step on top of c, into dir.
-func (o *one) step(ctx context.Context, c chain, s dockerfile.Step, dir string) ([]tree.Special, error) {
-	spec := step.Spec{Lower: o.layers.lower(c), Upper: dir, Dir: filepath.Dir(dir)}
-	var err error
-	switch {
-	case s.Run != nil:
-		if spec.Run, err = o.run(ctx, s.Run, spec.Dir); err == nil {
-			spec.Run.Specials, spec.Idle = c.specials(), o.o.Idle
-		}
-	case s.Copy != nil:
-		if s.Copy.Link {
-			// As if nothing was there: links and modes below do not count.
-			empty, err := o.begin(ctx, dockerfile.From{Scratch: true}, digest("scratch"), nil)
-			if err != nil {
-				return nil, err
-			}
-			spec.Like, spec.Lower = spec.Lower[0], o.layers.lower(empty)
-		}
-		spec.Copy, err = o.copy(ctx, s.Copy, spec.Dir)
-	case s.Workdir != nil:
-		spec.Workdir = &step.Workdir{Path: s.Workdir.Path, User: s.Workdir.User}
-	}
-	if err != nil {
-		return nil, err
-	}
-	from := end(o.log)
-	r, err := step.Do(ctx, spec, o.log)
-	for _, w := range r.Warnings {
-		o.report.warn(o.plan, o.steps, w)
-	}
-	if err == nil && r.Exit != 0 {
-		err = &StatusError{o.plan.File, s.Line, s.Text, r.Exit, o.report.Log, tail(o.report.Log, from)}
-	}
-	if errors.Is(err, step.ErrIdle) {
-		err = &IdleError{o.o.Idle, tail(o.report.Log, from)}
-	}
-	if err == nil && s.Run != nil {
-		err = o.scratch.room()
-	}
-	return r.Specials, err
 }

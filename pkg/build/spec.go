@@ -16,6 +16,48 @@ import (
 	"fence/pkg/tree"
 )
 
+// step does one step on top of c, into dir.
+func (o *one) step(ctx context.Context, c chain, s dockerfile.Step, dir string) ([]tree.Special, error) {
+	spec := step.Spec{Lower: o.layers.lower(c), Upper: dir, Dir: filepath.Dir(dir)}
+	var err error
+	switch {
+	case s.Run != nil:
+		if spec.Run, err = o.run(ctx, s.Run, spec.Dir); err == nil {
+			spec.Run.Specials, spec.Idle = c.specials(), o.o.Idle
+		}
+	case s.Copy != nil:
+		if s.Copy.Link {
+			// As if nothing was there: links and modes below do not count.
+			empty, err := o.begin(ctx, dockerfile.From{Scratch: true}, digest("scratch"), nil)
+			if err != nil {
+				return nil, err
+			}
+			spec.Like, spec.Lower = spec.Lower[0], o.layers.lower(empty)
+		}
+		spec.Copy, err = o.copy(ctx, s.Copy, spec.Dir)
+	case s.Workdir != nil:
+		spec.Workdir = &step.Workdir{Path: s.Workdir.Path, User: s.Workdir.User}
+	}
+	if err != nil {
+		return nil, err
+	}
+	from := end(o.log)
+	r, err := step.Do(ctx, spec, o.log)
+	for _, w := range r.Warnings {
+		o.report.warn(o.plan, o.steps, w)
+	}
+	if err == nil && r.Exit != 0 {
+		err = &StatusError{o.plan.File, s.Line, s.Text, r.Exit, o.report.Log, tail(o.report.Log, from)}
+	}
+	if errors.Is(err, step.ErrIdle) {
+		err = &IdleError{o.o.Idle, tail(o.report.Log, from)}
+	}
+	if err == nil && s.Run != nil {
+		err = o.scratch.room()
+	}
+	return r.Specials, err
+}
+
 // run is a RUN step, with what the Dockerfile mounts for it.
 func (o *one) run(ctx context.Context, r *dockerfile.Run, work string) (*step.Run, error) {
 	config := slices.Concat(aptConfig, o.o.Config)

@@ -1,14 +1,29 @@
 package sifbuild
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"fence/test/bed"
 )
@@ -144,15 +159,97 @@ func TestShared_ANodeIsKilled(t *testing.T) {
 	c.whole()
 }
 
-// Many builds at once on a cache that is empty, and again when it is not: no
-// error, and nothing done twice on one node.
+// A hub is a registry with one image, busybox, and says what it is called there.
+type hub struct {
+	image string
+	layer string // digest
+	mu    sync.Mutex
+	asked map[string]int // by the last part of the path
+	hook  func(path string)
+}
+
+func newHub(t *testing.T) *hub {
+	t.Helper()
+	h := &hub{asked: map[string]int{}}
+	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
+		if r.Method == http.MethodGet {
+			h.asked[path.Base(r.URL.Path)]++
+		}
+		hook := h.hook
+		h.mu.Unlock()
+		if hook != nil {
+			hook(r.URL.Path)
+		}
+		inner.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	root, err := exec.Command("tar", "-C", bed.Root("busybox"), "-c", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(root)), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH})
+	if err == nil {
+		image, err = mutate.AppendLayers(image, layer)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, err := layer.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.layer = digest.String()
+	h.image = strings.TrimPrefix(server.URL, "http://") + "/busybox:1"
+	ref, err := name.ParseReference(h.image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(ref, image); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// A registry that does not answer keeps no image of another base from being
+// built, even with one place to build.
+func TestShared_ARegistryThatWaits(t *testing.T) {
+	t.Parallel()
+	p, s, h := newPlace(t), newServer(t), newHub(t)
+	p.task("a", "FROM "+h.image+"\nRUN echo a > /own\n")
+	p.task("b", "FROM busybox\nCOPY inside /inside\nRUN /inside get "+s.URL+"/b > /own\n")
+	p.program("b", "inside")
+	other := make(chan struct{})
+	s.on(func(string) { close(other) })
+	h.hook = func(path string) {
+		if strings.HasSuffix(path, "/blobs/"+h.layer) {
+			select {
+			case <-other:
+			case <-time.After(time.Minute):
+				t.Error("a registry that waits keeps the others from being built")
+			}
+		}
+	}
+	all := p.build(nil, "-j", "1", "--no-smoke")
+	if got := p.file(all["a"].Image, "/own"); got != "a\n" {
+		t.Errorf("the image has %q", got)
+	}
+}
+
+// Many builds at once on a cache that is empty, and again when it is not, of a
+// base that a registry has: no error, and nothing done twice on one node.
 func TestShared_ManyProcesses(t *testing.T) {
 	t.Parallel()
-	p, s := newPlace(t), newServer(t)
+	p, s, h := newPlace(t), newServer(t), newHub(t)
 	const n = 36
 	for i := range n {
 		name := fmt.Sprintf("task%02d", i)
-		p.task(name, "FROM busybox\nCOPY inside /inside\nRUN /inside get "+s.URL+"/shared > /shared\n"+fmt.Sprintf("RUN echo %d > /own\n", i%12))
+		p.task(name, "FROM "+h.image+"\nCOPY inside /inside\nRUN /inside get "+s.URL+"/shared > /shared\n"+fmt.Sprintf("RUN echo %d > /own\n", i%12))
 		p.program(name, "inside")
 	}
 	for _, round := range []string{"cold", "warm"} {
@@ -184,6 +281,11 @@ func TestShared_ManyProcesses(t *testing.T) {
 		if got := s.asked("/shared"); got != 1 {
 			t.Errorf("%s: the step that all share was run %d times", round, got)
 		}
+		h.mu.Lock()
+		if got := h.asked[h.layer]; got != 1 {
+			t.Errorf("%s: the base's layer was fetched %d times", round, got)
+		}
+		h.mu.Unlock()
 		p.clean()
 		p.whole()
 	}
