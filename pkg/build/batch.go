@@ -56,7 +56,12 @@ func (b *Builder) retried(ctx context.Context, w Want, holding error) *Report {
 		if ctx.Err() != nil || !r.Fault.Retry || budget[class] > b.o.Retries {
 			return r
 		}
-		pause := rand.N(patience(class, budget[class])) // full jitter: those that failed together do not come back together
+		// Full jitter: those that failed together do not come back together, and
+		// not before the step they have in common may be tried again.
+		pause := rand.N(patience(class, budget[class]))
+		if r.rest > pause {
+			pause = r.rest + rand.N(time.Second)
+		}
 		tries = append(tries, Try{Class: class, Message: r.Fault.Message, Seconds: r.Seconds, Pause: pause.Seconds()})
 		b.o.Progress(Event{Image: w.Key, Text: "failed (" + class + "), and is tried again in " + pause.Round(time.Second).String()})
 		_ = b.jobs.without(func() error {

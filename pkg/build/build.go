@@ -95,7 +95,7 @@ func New(o Options) (*Builder, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &layers{scratch: s, cache: o.Cache, calls: map[string]*call{}}
+	l := &layers{scratch: s, cache: o.Cache, calls: map[string]*call{}, failing: map[string]failing{}}
 	return &Builder{o: o, scratch: s, layers: l, jobs: make(slots, max(o.Jobs, 1)), packs: make(slots, packsAtOnce(o.CPUs)),
 		room: newRoom(o.Least, o.Say, s.dir, o.Cache), pulls: newPulls(o.Bases)}, nil
 }
@@ -316,6 +316,7 @@ func (o *one) stage(ctx context.Context, st *dockerfile.Stage) error {
 			return o.step(ctx, c, s, dir)
 		})
 		if err != nil {
+			o.report.rest = o.layers.rests(key)
 			var status *StatusError
 			if errors.As(err, &status) {
 				if status.Log != o.report.Log {

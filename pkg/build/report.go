@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"fence/pkg/check"
 	"fence/pkg/dockerfile"
@@ -43,6 +44,7 @@ type Report struct {
 	// line of a Dockerfile is a step of the plan there, for others have other
 	// Dockerfiles of the same image.
 	made []string
+	rest time.Duration // of the step that failed: it is not tried again for so long
 }
 
 // Try is an attempt that failed, in a way that might pass.

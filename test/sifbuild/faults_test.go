@@ -251,7 +251,7 @@ func TestFaults_Retried(t *testing.T) {
 		t.Errorf("flaky: %+v, asked %d times", flaky, m.count("/flaky"))
 	}
 	for _, try := range flaky.Tries {
-		if try.Class != "network" || !strings.Contains(try.Message, "Dockerfile:3: RUN wget") || try.Pause < 0 || try.Pause > 20 {
+		if try.Class != "network" || !strings.Contains(try.Message, "Dockerfile:3: RUN wget") || try.Pause < 0 || try.Pause > 30 {
 			t.Errorf("an attempt: %+v", try)
 		}
 	}
@@ -267,6 +267,21 @@ func TestFaults_Retried(t *testing.T) {
 	}
 	p.clean()
 	p.whole()
+}
+
+// A server that is away is not asked once more by each image that has the step
+// in common with one that was just refused.
+func TestFaults_SharedStep(t *testing.T) {
+	t.Parallel()
+	p, m := newPlace(t), newMirror(t)
+	const n = 8
+	for i := range n {
+		p.task(fmt.Sprint("task", i), "FROM busybox\nRUN wget -O /x "+m.URL+"/flaky\nRUN echo "+fmt.Sprint(i)+"\n")
+	}
+	all := p.build(nil, "-j", "2", "--retries", "3", "--no-smoke", "--no-downloads")
+	if got := m.count("/flaky"); got != 3 || len(all) != n {
+		t.Errorf("%d images, and the server was asked %d times, where the third answer was right", len(all), got)
+	}
 }
 
 // A mirror that stands still inside a RUN line, or for ADD, does not hang a
