@@ -16,7 +16,7 @@ import (
 // scheduleFlags are about when builds begin and end.
 func scheduleFlags() []urfave.Flag {
 	return []urfave.Flag{
-		&urfave.IntFlag{Name: "jobs", Aliases: []string{"j"}, Usage: "build `N` images at a time (default: half of the processors that this job may use)", Value: max(1, job.This().CPUs()/2), DefaultText: "by the job's processors"},
+		&urfave.IntFlag{Name: "jobs", Aliases: []string{"j"}, Usage: "build `N` images at a time", Value: max(1, job.This().CPUs()/2), DefaultText: "half of the job's processors"},
 		&urfave.DurationFlag{Name: "timeout", Usage: "`TIME` for one image; 0: no limit", Value: 30 * time.Minute},
 		&urfave.DurationFlag{Name: "idle-timeout", Usage: "end a RUN line that prints nothing for `TIME`; 0: never", Value: 10 * time.Minute},
 		&urfave.IntFlag{Name: "retries", Usage: "try `N` times more what may pass, of each class (network, stalled, rate_limit, ...)", Value: 2},
