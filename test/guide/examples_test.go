@@ -3,6 +3,7 @@ package guide
 import (
 	"archive/zip"
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -249,5 +250,57 @@ func TestExamples_Build(t *testing.T) {
 	p.ok(p.submit("build.sbatch", "tasks", "--base", "debian:12=img.sif"))
 	if again := p.log("build-*.jsonl"); strings.Count(again, `"cached":true`) != 2 {
 		t.Errorf("the second time:\n%s", again)
+	}
+}
+
+// The jobs of an array share the work: each image is built by one of them, and
+// all of them have all of it in the end.
+func TestExamples_BuildArray(t *testing.T) {
+	t.Parallel()
+	const tasks, jobs = 6, 3
+	p := withExamples(t).tasks()
+	for i := range tasks {
+		dir := fmt.Sprintf("tasks/more%d", i)
+		if err := os.Mkdir(p.path(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p.write(dir+"/Dockerfile", fmt.Sprintf("FROM busybox\nRUN echo %d >/n\n", i), 0o644)
+	}
+	r := p.submit(fmt.Sprintf("--array=1-%d", jobs), "build.sbatch", "tasks", "--include", "more*", "--base", "busybox="+bed.Root("busybox"), "--require", "none")
+	p.ok(r)
+	files, _ := filepath.Glob(p.path("build-*.jsonl"))
+	if len(files) != jobs {
+		t.Fatalf("%d files of records: %v", len(files), files)
+	}
+	built := map[string]int{}
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		records := 0
+		for line := range strings.Lines(string(data)) {
+			var one struct {
+				Name, Image string
+				Cached      bool
+			}
+			if err := json.Unmarshal([]byte(line), &one); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(one.Image); err != nil {
+				t.Errorf("%s: %v", one.Name, err)
+			}
+			if records++; !one.Cached {
+				built[one.Name]++
+			}
+		}
+		if records != tasks {
+			t.Errorf("%s has %d records, of %d tasks", filepath.Base(f), records, tasks)
+		}
+	}
+	for i := range tasks {
+		if name := fmt.Sprintf("more%d", i); built[name] != 1 {
+			t.Errorf("%s was built %d times", name, built[name])
+		}
 	}
 }
