@@ -56,7 +56,7 @@ func buildCmd() *urfave.Command {
 
 // buildOptions are what planner and builder share.
 func (p *planner) buildOptions() build.Options {
-	return build.Options{Cache: p.cache, Platform: p.platform, Bases: p, Require: p.require}
+	return build.Options{Cache: p.cache, Platform: p.platform, Bases: p, From: p.from, Require: p.require}
 }
 
 func buildCommand(c *urfave.Context) error {

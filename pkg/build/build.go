@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,13 +34,14 @@ type Options struct {
 	Fence    string      // the fence binary that RUN steps come under
 	Platform v1.Platform // of the images
 	Bases    Bases
-	Require  []string          // commands that an image must have in the end
-	Config   []step.File       // there while a RUN step runs, where the image has the folder for it
-	Secrets  map[string]string // files by the id of --mount=type=secret
-	Timeout  time.Duration     // of one attempt at one image; 0: none
-	Retries  int               // of what may work the next time
-	Pause    time.Duration     // before the first retry; twice as long before the second, and so on
-	CPUs     int               // for packing; 0: all that this process may use
+	From     func(dockerfile.Base) []string // the places that gave this process any of a base; nil: none is known
+	Require  []string                       // commands that an image must have in the end
+	Config   []step.File                    // there while a RUN step runs, where the image has the folder for it
+	Secrets  map[string]string              // files by the id of --mount=type=secret
+	Timeout  time.Duration                  // of one attempt at one image; 0: none
+	Retries  int                            // of what may work the next time
+	Pause    time.Duration                  // before the first retry; twice as long before the second, and so on
+	CPUs     int                            // for packing; 0: all that this process may use
 	// Apptainer is the path of the node's, which each new image is started
 	// with once; "" if there is none. NoSmoke leaves that out.
 	Apptainer string
@@ -218,6 +220,7 @@ func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan, ta
 		o.total += len(st.Steps)
 	}
 	err = o.build(ctx)
+	r.Bases = b.bases(p)
 	r.Seconds = time.Since(start).Seconds()
 	if err != nil {
 		log := r.Log
@@ -229,6 +232,35 @@ func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan, ta
 		return r, err
 	}
 	return r, writeJSON(b.reportFile(k.Image), r)
+}
+
+// bases are the images that a plan takes from, each once.
+func (b *Builder) bases(p *dockerfile.Plan) []BaseUse {
+	all := []BaseUse{}
+	add := func(f *dockerfile.From) {
+		if f == nil || f.Base == nil || slices.ContainsFunc(all, func(u BaseUse) bool { return u.Name == f.Base.Name && u.Digest == f.Base.Digest }) {
+			return
+		}
+		u := BaseUse{f.Base.Name, f.Base.Digest, []string{}}
+		if b.o.From != nil {
+			u.From = append(u.From, b.o.From(*f.Base)...)
+		}
+		all = append(all, u)
+	}
+	for _, st := range p.Stages {
+		add(&st.From)
+		for _, s := range st.Steps {
+			if s.Copy != nil {
+				add(&s.Copy.From)
+			}
+			if s.Run != nil {
+				for _, m := range s.Run.Mounts {
+					add(m.From)
+				}
+			}
+		}
+	}
+	return all
 }
 
 // there fills in the report of an image that is in the cache.

@@ -12,6 +12,7 @@ import (
 	"fence/pkg/base"
 	"fence/pkg/dockerfile"
 	"fence/pkg/internal/text"
+	"fence/pkg/registry"
 	"fence/pkg/sif"
 	"fence/pkg/smoke"
 	"fence/pkg/step"
@@ -104,7 +105,7 @@ var hints = map[string]string{
 	"disk":       "make room, or name other folders with --cache and --scratch",
 	"memory":     "fewer at a time: -j 1; or a job with more memory",
 	"timeout":    "--timeout TIME gives each build longer",
-	"rate_limit": "the same command again goes on later; --base NAME=PATH asks no registry",
+	"rate_limit": "the same command again goes on later",
 	"stopped":    "the same command again goes on",
 }
 
@@ -113,12 +114,20 @@ func full(err error) bool {
 	return errors.Is(err, sif.ErrDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
 }
 
-// away says that a server did not give what was asked for.
+// away says that a server did not give what was asked for: for now, or at all.
 func away(f *Fault, err error) bool {
-	var limited *base.RateLimited
-	var unreachable *base.Unreachable
+	var limited *registry.RateLimited
+	var unreachable *registry.Unreachable
+	var refused *registry.Refused
+	var platform *base.PlatformError
 	var fetched *FetchError
 	switch {
+	case errors.As(err, &platform):
+		f.Class = "architecture"
+	case errors.As(err, &refused) && refused.Status == 0:
+		f.Class = "network"
+	case errors.As(err, &refused):
+		f.Class = "not_found"
 	case errors.As(err, &fetched):
 		switch s := fetched.Status; {
 		case s == http.StatusTooManyRequests:
@@ -150,7 +159,10 @@ func planFault(err error) *Fault {
 	if errors.As(err, &e) {
 		f.Hint = text.Printable(e.Hint)
 	}
-	away(f, err)
+	if !away(f, err) && full(err) {
+		f.Class = "disk"
+	}
+	f.Hint = cmp.Or(f.Hint, hints[f.Class])
 	return f
 }
 

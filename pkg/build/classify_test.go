@@ -12,6 +12,7 @@ import (
 	"fence/pkg/base"
 	"fence/pkg/check"
 	"fence/pkg/dockerfile"
+	"fence/pkg/registry"
 	"fence/pkg/sif"
 	"fence/pkg/smoke"
 	"fence/pkg/step"
@@ -51,8 +52,12 @@ func TestClassify(t *testing.T) {
 		{"an image for others", &CheckError{check.Finding{Class: "arch"}}, "", "architecture", false},
 		{"what only a build has", &CheckError{check.Finding{Class: "leftover"}}, "", "check", false},
 		{"an image that does not start", &smoke.Failure{What: []string{"x"}}, "toomanyrequests", "smoke", false},
-		{"a registry's limit, of a base", fmt.Errorf("x: %w", &base.RateLimited{}), "", "rate_limit", true},
-		{"a registry that does not answer", fmt.Errorf("x: %w", &base.Unreachable{Err: errors.New("y")}), "", "network", true},
+		{"a registry's limit, of a base", fmt.Errorf("x: %w", &registry.RateLimited{}), "", "rate_limit", true},
+		{"a registry that does not answer", fmt.Errorf("x: %w", &registry.Unreachable{Err: errors.New("y")}), "", "network", true},
+		{"an image that is not there", fmt.Errorf("x: %w", &registry.Refused{Status: 404}), "", "not_found", false},
+		{"an image that is not for us", fmt.Errorf("x: %w", &registry.Refused{Status: 403}), "", "not_found", false},
+		{"a certificate", fmt.Errorf("x: %w", &registry.Refused{}), "", "network", false},
+		{"an image for another node", fmt.Errorf("x: %w", &base.PlatformError{}), "", "architecture", false},
 		{"a server that ADD cannot reach", fmt.Errorf("x: %w", &FetchError{0, errors.New("y")}), "", "network", true},
 		{"a server that ADD asks too often", fmt.Errorf("x: %w", &FetchError{429, errors.New("y")}), "", "rate_limit", true},
 		{"a server that is ill", fmt.Errorf("x: %w", &FetchError{503, errors.New("y")}), "", "network", true},

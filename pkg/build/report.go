@@ -19,6 +19,7 @@ type Report struct {
 	Key       string          `json:"key"`   // names the image by everything that went into it
 	Image     string          `json:"image"` // path of the SIF, "" after a fault
 	Arch      string          `json:"arch"`
+	Bases     []BaseUse       `json:"bases"`
 	Cached    bool            `json:"cached"`    // it was there: nothing was done
 	Built     int             `json:"built"`     // steps that were done
 	Reused    int             `json:"reused"`    // steps that this run or an earlier one had done
@@ -32,6 +33,13 @@ type Report struct {
 	Smoke     string          `json:"smoke"`    // of starting it: "ok", "not run: WHY", or "" if it did not come to that
 	Checked   []string        `json:"checked"`  // names the tests and solutions that were looked for in it, by content
 	Fault     *Fault          `json:"fault,omitempty"`
+}
+
+// BaseUse is an image that a build took from.
+type BaseUse struct {
+	Name   string   `json:"name"` // as in the Dockerfile
+	Digest string   `json:"digest"`
+	From   []string `json:"from"` // who gave any of it to the run that built: a registry, mirrors; empty if it was all in the cache
 }
 
 func newReport(name, key, image, arch string) *Report {
@@ -53,6 +61,9 @@ func (r *Report) lists() {
 		if *l == nil {
 			*l = []string{}
 		}
+	}
+	if r.Bases == nil {
+		r.Bases = []BaseUse{}
 	}
 	if r.Findings == nil {
 		r.Findings = []check.Finding{}
