@@ -45,6 +45,7 @@ func buildCmd() *urfave.Command {
 			&urfave.IntFlag{Name: "jobs", Aliases: []string{"j"}, Usage: "build `N` images at a time", Value: max(1, runtime.NumCPU()/2), DefaultText: "half of the processors"},
 			&urfave.DurationFlag{Name: "timeout", Usage: "`TIME` for one image", Value: 30 * time.Minute},
 			&urfave.IntFlag{Name: "retries", Usage: "try `N` times more what may work the next time (network, rate limits)", Value: 2},
+			&urfave.DurationFlag{Name: "registry-wait", Usage: "wait at most `TIME` for registries that take no more requests; 0: not at all", Value: 6 * time.Hour},
 			&urfave.StringSliceFlag{Name: "secret", Usage: "`ID=FILE` for RUN --mount=type=secret,id=ID"},
 			&urfave.BoolFlag{Name: "no-smoke", Usage: "do not start each new image once under Apptainer"},
 			&urfave.BoolFlag{Name: "harbor-names", Usage: "name the images for Harbor's Apptainer workers too, whose --sif-cache the cache then is"},
@@ -71,6 +72,9 @@ func buildCommand(c *urfave.Context) error {
 	}
 	if c.Int("retries") < 0 {
 		return cli.Usagef("--retries 0 tries once", "--retries: %d is no number of tries", c.Int("retries"))
+	}
+	if c.Duration("registry-wait") < 0 {
+		return cli.Usagef("--registry-wait 6h", "--registry-wait: %v is no time", c.Duration("registry-wait"))
 	}
 	if c.Duration("timeout") < 0 {
 		return cli.Usagef("--timeout 30m", "--timeout: %v is no time", c.Duration("timeout"))
@@ -119,13 +123,14 @@ func buildCommand(c *urfave.Context) error {
 	if o.Cache, err = filepath.Abs(o.Cache); err != nil {
 		return err
 	}
+	ready, waiting := apart(all)
 	planned := build.Planned(o)
 	var names *harborNames
 	if c.Bool("harbor-names") {
-		names = newHarborNames(planned, o.Cache, all)
+		names = newHarborNames(o.Cache)
 	}
-	list, byKey := wants(planned, all)
-	work := slices.ContainsFunc(list, func(w build.Want) bool { return !planned.Has(w.Key) })
+	list, _ := wants(planned, ready)
+	work := len(waiting) > 0 || slices.ContainsFunc(list, func(w build.Want) bool { return !planned.Has(w.Key) })
 	if work { // else the cache may be one that only others can write to
 		if err := os.MkdirAll(filepath.Join(o.Cache, "sif"), 0o755); err != nil {
 			return cli.Usagef("a folder that you can write to, as big as the images: --cache DIR", "the cache (--cache): %w", err)
@@ -163,28 +168,33 @@ func buildCommand(c *urfave.Context) error {
 	}
 	out := recorder{gone: gone, enc: json.NewEncoder(c.App.Writer), print: c.Bool("json") || !cli.IsTerminal(c.App.Writer)}
 	out.enc.SetEscapeHTML(false)
-	for _, t := range all {
-		if t.err != nil {
-			out.add(t.task, build.PlanReport(p.platform.Architecture, t.err))
-		}
-	}
+	out.unplanned(p, ready)
 	if work { // the table at the end may be hours away
 		out.early(os.Stderr)
 	}
-	bar.start(list, c.Int("jobs"))
-	b.All(ctx, list, c.Int("jobs"), func(w build.Want, r *build.Report) {
-		bar.done(w, r)
-		for _, t := range byKey[w.Key] {
-			names.done(t, r)
-			out.add(t, r)
-		}
-	})
+	bar.start()
+	later := p.later(ctx, waiting, c.Duration("registry-wait"), bar.say)
+	for some, ok := ready, true; ok; {
+		names.add(b, some)
+		list, byKey := wants(b, some)
+		bar.more(list)
+		b.All(ctx, list, c.Int("jobs"), func(w build.Want, r *build.Report) {
+			bar.done(w, r)
+			for _, t := range byKey[w.Key] {
+				names.done(t, r)
+				out.add(t, r)
+			}
+		})
+		some, ok = <-later
+		out.unplanned(p, some)
+	}
 	bar.end()
 	err = names.end(context.WithoutCancel(ctx))
 	if closed := b.Close(); err == nil {
 		err = closed
 	}
 	out.summary(os.Stderr)
+	sayRegistries(os.Stderr, p.registry)
 	switch {
 	case err != nil:
 		return &cli.Error{Code: cli.Unknown, Err: err}

@@ -70,6 +70,7 @@ func planCommand(c *urfave.Context) error {
 		planTable(c.App.Writer, records)
 	}
 	saySkipped(os.Stderr, skipped)
+	sayRegistries(os.Stderr, p.registry)
 	failed := 0
 	for _, r := range records {
 		if r.Error != "" {

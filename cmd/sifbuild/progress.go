@@ -44,12 +44,9 @@ func newProgress(w *os.File) *progress {
 	return &progress{w: w, terminal: cli.IsTerminal(w), names: map[string]string{}, running: map[string]running{}, stop: make(chan struct{}), stopped: make(chan struct{})}
 }
 
-// start is called before the builds begin, with as many of them at a time.
-func (p *progress) start(list []build.Want, jobs int) {
-	p.total, p.began = len(list), time.Now()
-	for _, w := range list {
-		p.names[w.Key] = w.Names[0]
-	}
+// start is called before the builds begin.
+func (p *progress) start() {
+	p.began = time.Now()
 	if !p.terminal {
 		close(p.stopped)
 		return
@@ -72,6 +69,16 @@ func (p *progress) start(list []build.Want, jobs int) {
 			}
 		}
 	}()
+}
+
+// more adds to what is to be built.
+func (p *progress) more(list []build.Want) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.total += len(list)
+	for _, w := range list {
+		p.names[w.Key] = w.Names[0]
+	}
 }
 
 func (p *progress) end() {
@@ -113,6 +120,14 @@ func (p *progress) done(w build.Want, r *build.Report) {
 	if p.terminal {
 		p.draw()
 	}
+}
+
+// say prints a line.
+func (p *progress) say(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wipe()
+	fmt.Fprintf(p.w, "sifbuild: %s\n", cli.Printable(text))
 }
 
 // wipe takes the bars from the screen, so that a line can be printed. The cursor

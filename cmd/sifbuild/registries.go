@@ -1,7 +1,10 @@
 package main
 
 import (
+	"fmt"
+	"io"
 	"path/filepath"
+	"strings"
 
 	urfave "github.com/urfave/cli/v2"
 
@@ -48,4 +51,18 @@ func registries(c *urfave.Context, dir string) (*registry.Client, error) {
 		return nil, cli.Usagef("", "%w", err)
 	}
 	return client, nil
+}
+
+// sayRegistries says what a person may want to know of the registries: that tags
+// were not asked about, and what is left of limits.
+func sayRegistries(w io.Writer, c *registry.Client) {
+	if n, oldest := c.Pinned(); n > 0 {
+		fmt.Fprintf(w, "sifbuild: %s of base images as in the lock file, since %s at the earliest; --update-lock asks anew\n", plural(n, "tag"), oldest.Local().Format("2006-01-02"))
+	}
+	for _, s := range c.States() {
+		if limit, _, ok := strings.Cut(s.Limit, ";"); ok && s.Remaining != "" {
+			left, _, _ := strings.Cut(s.Remaining, ";")
+			fmt.Fprintf(w, "sifbuild: %s: %s of %s pulls left\n", s.Registry, cli.Printable(left), cli.Printable(limit))
+		}
+	}
 }

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"fence/pkg/internal/blobs"
-	"fence/pkg/internal/registrytest"
 	"fence/pkg/registry"
+	"fence/test/registrytest"
 )
 
 // quick is a Store of the cache dir that does not wait between tries.

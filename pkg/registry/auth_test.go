@@ -14,7 +14,7 @@ import (
 	"sync"
 	"testing"
 
-	"fence/pkg/internal/registrytest"
+	"fence/test/registrytest"
 )
 
 const user, secret = "somebody", "correct-horse"

@@ -63,6 +63,12 @@ func Until(err error) (time.Time, bool) {
 	return time.Time{}, false
 }
 
+// Limited says that an error is a registry's limit, and no failure.
+func Limited(err error) bool {
+	var limited *RateLimited
+	return errors.As(err, &limited)
+}
+
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 // Refused is a registry's answer that will be the same the next time: there is

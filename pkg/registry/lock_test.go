@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"fence/pkg/internal/registrytest"
+	"fence/test/registrytest"
 )
 
 func hash(t testing.TB, img v1.Image) v1.Hash {

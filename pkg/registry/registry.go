@@ -97,6 +97,9 @@ func New(o Options) (*Client, error) {
 // Now is the time by the Client's clock.
 func (c *Client) Now() time.Time { return c.clock.Now() }
 
+// Sleep waits by the Client's clock.
+func (c *Client) Sleep(ctx context.Context, d time.Duration) error { return c.clock.Sleep(ctx, d) }
+
 func sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/random"
 
 	"fence/pkg/internal/blobs"
-	"fence/pkg/internal/registrytest"
+	"fence/test/registrytest"
 )
 
 // clock is a time that passes when somebody sleeps.
