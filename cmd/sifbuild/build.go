@@ -35,9 +35,13 @@ func buildCmd() *urfave.Command {
 			"  sifbuild build tasks/ --cache $SIF_CACHE > images.jsonl\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE -j 8 --require tmux,python3\n" +
 			"  sifbuild build task/ --cache $SIF_CACHE --base debian:12=/project/deb.sif\n" +
+			"  sifbuild build tasks/ --cache $SIF_CACHE --mirror docker.io=mirror.example.org/hub\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE --harbor-names\n\n" +
 			"A new image is looked at (see sifbuild check) and, where Apptainer is, started\n" +
 			"once as a trial starts it; one that must not be used is not in the cache.\n\n" +
+			"What a tag such as debian:12 leads to is looked up once and kept in the lock file:\n" +
+			"all jobs of a cache build from the same bases, until --update-lock. A registry\n" +
+			"that takes no more requests keeps only those waiting that need it.\n\n" +
 			"Exit codes: 0 every image is there, 2 wrong flags, no task, or a node that\n" +
 			"cannot build, 3 some images are not there, or not all could be printed.",
 		Flags: slices.Concat(planFlags(), taskFlags(), downloadFlags(), []urfave.Flag{

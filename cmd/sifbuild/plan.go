@@ -27,8 +27,11 @@ func planCmd() *urfave.Command {
 		Usage:     "say what a build would do: distinct images, bases, shared steps",
 		UsageText: "sifbuild plan TASKS... [flags]",
 		Description: "TASKS are task folders, folders of task folders, or - for lines on standard input:\n" +
-			"paths, or records of 'sifbuild build'. Nothing is built. Bases are looked up, which a registry may count.\n\n" +
-			"Example:\n  sifbuild plan tasks/ --cache $SIF_CACHE --include 'web-*'\n\n" +
+			"paths, or records of 'sifbuild build'. Nothing is built. Bases that the cache\n" +
+			"does not have are looked up, which a registry may count.\n\n" +
+			"Examples:\n" +
+			"  sifbuild plan tasks/ --cache $SIF_CACHE --include 'web-*'\n" +
+			"  sifbuild plan tasks/ --cache $SIF_CACHE --update-lock\n\n" +
 			"Exit codes: 0 every task has a plan, 2 wrong flags or no task, 3 some have none.",
 		Flags:  slices.Concat(planFlags(), taskFlags()),
 		Action: planCommand,

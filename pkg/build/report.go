@@ -19,7 +19,6 @@ type Report struct {
 	Key       string          `json:"key"`   // names the image by everything that went into it
 	Image     string          `json:"image"` // path of the SIF, "" after a fault
 	Arch      string          `json:"arch"`
-	Bases     []BaseUse       `json:"bases"`
 	Cached    bool            `json:"cached"`    // it was there: nothing was done
 	Built     int             `json:"built"`     // steps that were done
 	Reused    int             `json:"reused"`    // steps that this run or an earlier one had done
@@ -32,6 +31,7 @@ type Report struct {
 	Findings  []check.Finding `json:"findings"` // of looking at the image
 	Smoke     string          `json:"smoke"`    // of starting it: "ok", "not run: WHY", or "" if it did not come to that
 	Checked   []string        `json:"checked"`  // names the tests and solutions that were looked for in it, by content
+	Bases     []BaseUse       `json:"bases"`
 	Fault     *Fault          `json:"fault,omitempty"`
 }
 
