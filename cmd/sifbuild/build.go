@@ -35,7 +35,7 @@ func buildCmd() *urfave.Command {
 			"  sifbuild build tasks/ --cache $SIF_CACHE > images.jsonl\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE -j 8 --require tmux,python3\n" +
 			"  sifbuild build task/ --cache $SIF_CACHE --base debian:12=/project/deb.sif\n" +
-			"  sifbuild build tasks/ --cache $SIF_CACHE --mirror docker.io=mirror.example.org/hub\n" +
+			"  sifbuild build tasks/ --cache $SIF_CACHE --mirror docker.io=HOST/hub\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE --harbor-names\n\n" +
 			"A new image is looked at (see sifbuild check) and, where Apptainer is, started\n" +
 			"once as a trial starts it; one that must not be used is not in the cache.\n\n" +
