@@ -207,6 +207,12 @@ func (c *Client) have(ctx context.Context, repo name.Repository, d v1.Descriptor
 	_, err = c.ask(ctx, repo, func(s source) error {
 		return s.receive(ctx, s.repo, kind, d.Digest.String(), keep)
 	})
+	if err != nil && onDisk(err) {
+		// This process may have stood still for so long that another took its place.
+		if there, _ := c.has(d); there {
+			return nil
+		}
+	}
 	return c.full(err)
 }
 
