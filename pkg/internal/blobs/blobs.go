@@ -102,14 +102,20 @@ func (s *Store) Save(d v1.Descriptor, r io.Reader) error {
 		return err
 	}
 	parts := s.parts(d.Digest)
-	if err := os.MkdirAll(parts, 0o755); err != nil {
-		return err
+	var f *os.File
+	for range 10 {
+		if err := os.MkdirAll(parts, 0o755); err != nil {
+			return err
+		}
+		// Another writer that is done may have removed the folder just now.
+		if f, err = os.CreateTemp(parts, ""); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
 	}
-	defer os.Remove(parts) // unless others are in it
-	f, err := os.CreateTemp(parts, "")
 	if err != nil {
 		return err
 	}
+	defer os.Remove(parts) // unless others are in it
 	defer os.Remove(f.Name())
 	_, err = io.Copy(f, v)
 	st, statErr := f.Stat()
