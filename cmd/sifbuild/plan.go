@@ -31,9 +31,13 @@ func planCmd() *urfave.Command {
 			"does not have are looked up, which a registry may count.\n\n" +
 			"Examples:\n" +
 			"  sifbuild plan tasks/ --cache $SIF_CACHE --include 'web-*'\n" +
-			"  sifbuild plan tasks/ --cache $SIF_CACHE --update-lock\n\n" +
-			"Exit codes: 0 every task has a plan, 2 wrong flags or no task, 3 some have none.",
-		Flags:  slices.Concat(planFlags(), taskFlags()),
+			"  sifbuild plan tasks/ --cache $SIF_CACHE --update-lock\n" +
+			"  sifbuild plan tasks/ --cache $SIF_CACHE --fetch\n\n" +
+			"Exit codes: 0 every task has a plan, 2 wrong flags or no task, 3 some have none,\n" +
+			"or a base could not be fetched.",
+		Flags: slices.Concat(planFlags(), taskFlags(), []urfave.Flag{
+			&urfave.BoolFlag{Name: "fetch", Usage: "bring the bases into the cache: then builds need no registry (--offline)"},
+		}),
 		Action: planCommand,
 	}
 }
@@ -57,6 +61,9 @@ type planRecord struct {
 }
 
 func planCommand(c *urfave.Context) error {
+	if c.Bool("fetch") && c.String("cache") == "" {
+		return cli.Usagef("--cache DIR, or the variable SIF_CACHE", "--fetch needs a cache to fetch to")
+	}
 	ctx, stop := interruptible()
 	defer stop()
 	p, all, skipped, err := readTasks(ctx, c)
@@ -82,6 +89,11 @@ func planCommand(c *urfave.Context) error {
 			if r.Hint != "" {
 				fmt.Fprintf(os.Stderr, "hint: %s\n", cli.Printable(r.Hint))
 			}
+		}
+	}
+	if c.Bool("fetch") {
+		if err := p.fetch(ctx); err != nil {
+			return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("fetching the bases: %w", err)}
 		}
 	}
 	if failed > 0 {

@@ -186,6 +186,33 @@ func (p *planner) Layers(ctx context.Context, b dockerfile.Base) ([]step.Stream,
 	return out, nil
 }
 
+// fetch brings all bases that were found into the cache, and says what it could
+// not.
+func (p *planner) fetch(ctx context.Context) error {
+	var g errgroup.Group
+	g.SetLimit(2)
+	var mu sync.Mutex
+	var failed []error
+	for _, digest := range slices.Sorted(maps.Keys(p.bases)) {
+		b := p.bases[digest]
+		g.Go(func() error {
+			if _, err := p.store.Layers(ctx, b); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed = append(failed, fmt.Errorf("%s: %w", b.Name, err))
+			}
+			return nil
+		})
+	}
+	g.Wait()
+	if n := len(failed); n > 1 {
+		return fmt.Errorf("%d of %d are not there; the first: %w", n, len(p.bases), failed[0])
+	} else if n == 1 {
+		return failed[0]
+	}
+	return nil
+}
+
 // from are the places that gave any of a base.
 func (p *planner) from(b dockerfile.Base) []string {
 	p.mu.Lock()

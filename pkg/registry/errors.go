@@ -139,6 +139,10 @@ func refusal(registry string, err error, help string) error {
 	case errors.As(err, &status) && (status.StatusCode == http.StatusUnauthorized || status.StatusCode == http.StatusForbidden):
 		return &Refused{registry, status.StatusCode, fmt.Sprintf("the registry %s does not give it out (%d): check the name, or log in with docker login %[1]s%[3]s", registry, status.StatusCode, help)}
 	}
+	var dns *net.DNSError
+	if errors.As(err, &dns) && dns.IsNotFound {
+		return &Refused{registry, 0, fmt.Sprintf("the registry %s has no address here (%v): check the name; for a node without a network, fetch what it needs on one that has it (sifbuild plan --fetch)", registry, dns)}
+	}
 	return &Refused{registry, 0, fmt.Sprintf("the registry %s: %v", registry, short(err))}
 }
 

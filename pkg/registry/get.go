@@ -146,6 +146,9 @@ func (c *Client) Fetch(ctx context.Context, repo name.Repository, layers []v1.De
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(3) // as docker pull
 	for _, l := range layers {
+		if l.Size <= 0 { // else it could be sent for ever
+			return &Refused{show(repo.Registry), 0, fmt.Sprintf("it is damaged: the size of its layer %s is %d", l.Digest, l.Size)}
+		}
 		g.Go(func() error {
 			err := c.have(ctx, repo, l, "blobs", func(r io.Reader) error { return c.blobs.Save(l, r) })
 			if err != nil && ctx.Err() == nil {

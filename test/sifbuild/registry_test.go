@@ -154,6 +154,23 @@ func TestRegistry_Waits(t *testing.T) {
 	}
 }
 
+// What was fetched on a node with a network serves those without.
+func TestRegistry_FetchedBefore(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	reg := registrytest.Serve(t)
+	p.task("one", "FROM "+reg.Push("some/image:1", index(t, runtime.GOARCH, "s390x"))+"\nRUN echo one > /n\n")
+	plan := bed.Command(t, bed.Bin(t, "sifbuild"), "plan", "--fetch", "--cache", p.path("cache"), p.path("tasks"))
+	if out, err := plan.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if got := reg.Counts(); got != "HEAD 1, manifests 2, blobs 2" {
+		t.Error(got)
+	}
+	reg.Close()
+	p.build(nil, "--no-smoke", "--offline")
+}
+
 // What will not pass is said at once, as what it is.
 func TestRegistry_Refusals(t *testing.T) {
 	t.Parallel()
