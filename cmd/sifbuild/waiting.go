@@ -42,7 +42,7 @@ func (o *recorder) unplanned(p *planner, some []planned) {
 
 // awayMost is how long, in all, registries are waited for that cannot be reached.
 // Of those with a limit that is known to end, a person says.
-const awayMost = 15 * time.Minute
+const awayMost = 5 * time.Minute
 
 // later plans again what registries keep from being planned, each task when its
 // registry is asked again, for as long as patience allows. What is settled comes

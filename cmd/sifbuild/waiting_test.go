@@ -75,7 +75,7 @@ func TestLater(t *testing.T) {
 		{"longer than one waits", limited(begin.Add(3 * time.Hour)), 2 * time.Hour, false, time.Nanosecond, 3, ""},
 		{"one does not wait", limited(begin.Add(time.Hour)), 0, false, time.Nanosecond, 3, ""},
 		{"the job ends", limited(begin.Add(time.Hour)), 2 * time.Hour, true, 0, 3, "3 tasks wait for"},
-		{"broken", func(time.Time) registrytest.Fault { return registrytest.Status(500) }, 2 * time.Hour, false, 16 * time.Minute, 3, ""},
+		{"broken", func(time.Time) registrytest.Fault { return registrytest.Status(500) }, 2 * time.Hour, false, 6 * time.Minute, 3, ""},
 		{"broken for a while", func(now time.Time) registrytest.Fault {
 			if now.Before(begin.Add(30 * time.Second)) {
 				return registrytest.Status(502)

@@ -116,9 +116,8 @@ func clean(t *testing.T, dir string) {
 
 // Without a way to a registry a person is told what to do, once.
 func TestRegistry_NoWayThere(t *testing.T) {
-	_, err := quick(Options{Dir: t.TempDir()}).Resolve(t.Context(), "nosuch.invalid/image:1", amd64)
-	var away *Unreachable
-	if !errors.As(err, &away) || !strings.Contains(err.Error(), "the registry nosuch.invalid ") || !strings.HasSuffix(err.Error(), "give the image as a local base with --base") {
+	_, err := quick(t, t.TempDir()).Resolve(t.Context(), "nosuch.invalid/image:1", amd64)
+	if err == nil || !strings.Contains(err.Error(), "the registry nosuch.invalid ") || !strings.Contains(err.Error(), "--base") {
 		t.Error(err)
 	}
 }

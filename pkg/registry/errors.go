@@ -99,7 +99,7 @@ func transient(err error) bool {
 	case errors.As(err, &dns):
 		return !dns.IsNotFound
 	case errors.As(err, &bad), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE),
-		errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, net.ErrClosed), errors.Is(err, errStalled):
+		errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, net.ErrClosed), errors.Is(err, errStalled):
 		return true
 	case errors.As(err, &timeout):
 		return timeout.Timeout()
@@ -140,8 +140,8 @@ func refusal(registry string, err error, help string) error {
 		return &Refused{registry, status.StatusCode, fmt.Sprintf("the registry %s does not give it out (%d): check the name, or log in with docker login %[1]s%[3]s", registry, status.StatusCode, help)}
 	}
 	var dns *net.DNSError
-	if errors.As(err, &dns) && dns.IsNotFound {
-		return &Refused{registry, 0, fmt.Sprintf("the registry %s has no address here (%v): check the name; for a node without a network, fetch what it needs on one that has it (sifbuild plan --fetch)", registry, dns)}
+	if errors.As(err, &dns) || errors.Is(err, syscall.ENETUNREACH) {
+		return &Refused{registry, 0, fmt.Sprintf("the registry %s cannot be reached from this node: %v: check the name, fetch it where there is a network (sifbuild plan --fetch), or give a local image with --base", registry, short(err))}
 	}
 	return &Refused{registry, 0, fmt.Sprintf("the registry %s: %v", registry, short(err))}
 }
