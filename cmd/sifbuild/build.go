@@ -160,7 +160,7 @@ func buildCommand(c *urfave.Context) error {
 	if err != nil {
 		return &cli.Error{Code: cli.Usage, Err: err}
 	}
-	if err := b.Preflight(ctx, slices.ContainsFunc(list, func(w build.Want) bool { return runs(w.Plan) && !planned.Has(w.Key) })); err != nil {
+	if err := b.Preflight(ctx, len(waiting) > 0 || slices.ContainsFunc(list, func(w build.Want) bool { return runs(w.Plan) && !planned.Has(w.Key) })); err != nil {
 		b.Close()
 		return cli.Usagef("'fence check' says what this node allows; another node may allow more", "nothing can be built here: %w", err)
 	}
