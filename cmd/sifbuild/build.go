@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -37,19 +36,20 @@ func buildCmd() *urfave.Command {
 			"  sifbuild build task/ --cache $SIF_CACHE --base debian:12=/project/deb.sif\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE --mirror docker.io=HOST/hub\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE --harbor-names\n\n" +
+			"What may pass (network, rate_limit, stalled, timeout) is tried again, what will\n" +
+			"not is not; docs/sifbuild.md lists the classes. Two minutes before a Slurm job\n" +
+			"ends, or when a signal asks for it, what is being built is ended and reported as\n" +
+			"stopped, and the same command goes on there.\n\n" +
 			"A new image is looked at (see sifbuild check) and, where Apptainer is, started\n" +
 			"once as a trial starts it; one that must not be used is not in the cache.\n\n" +
 			"What a tag such as debian:12 leads to is looked up once and kept in the lock file:\n" +
 			"all jobs of a cache build from the same bases, until --update-lock. A registry\n" +
 			"that takes no more requests keeps only those waiting that need it.\n\n" +
 			"Exit codes: 0 every image is there, 2 wrong flags, no task, or a node that\n" +
-			"cannot build, 3 some images are not there, or not all could be printed.",
-		Flags: slices.Concat(planFlags(), taskFlags(), downloadFlags(), []urfave.Flag{
+			"cannot build, 3 some images are not there (failed or stopped), or not all could\n" +
+			"be printed.",
+		Flags: slices.Concat(planFlags(), taskFlags(), scheduleFlags(), downloadFlags(), []urfave.Flag{
 			&urfave.StringFlag{Name: "scratch", Usage: "work in `DIR`, on a disk of this node (default: $TMPDIR, else /tmp)"},
-			&urfave.IntFlag{Name: "jobs", Aliases: []string{"j"}, Usage: "build `N` images at a time", Value: max(1, runtime.NumCPU()/2), DefaultText: "half of the processors"},
-			&urfave.DurationFlag{Name: "timeout", Usage: "`TIME` for one image", Value: 30 * time.Minute},
-			&urfave.IntFlag{Name: "retries", Usage: "try `N` times more what may work the next time (network, rate limits)", Value: 2},
-			&urfave.DurationFlag{Name: "registry-wait", Usage: "wait at most `TIME` for registries that take no more requests; 0: not at all", Value: 6 * time.Hour},
 			&urfave.StringSliceFlag{Name: "secret", Usage: "`ID=FILE` for RUN --mount=type=secret,id=ID"},
 			&urfave.BoolFlag{Name: "no-smoke", Usage: "do not start each new image once under Apptainer"},
 			&urfave.BoolFlag{Name: "harbor-names", Usage: "name the images for Harbor's Apptainer workers too, whose --sif-cache the cache then is"},
@@ -71,17 +71,12 @@ func buildCommand(c *urfave.Context) error {
 	if c.String("cache") == "" {
 		return cli.Usagef("--cache DIR, or the variable SIF_CACHE", "no cache is named")
 	}
-	if c.Int("jobs") < 1 {
-		return cli.Usagef("-j 4", "-j: %d is no number of builds", c.Int("jobs"))
+	var o build.Options
+	if err := schedule(c, &o); err != nil {
+		return err
 	}
-	if c.Int("retries") < 0 {
-		return cli.Usagef("--retries 0 tries once", "--retries: %d is no number of tries", c.Int("retries"))
-	}
-	if c.Duration("registry-wait") < 0 {
-		return cli.Usagef("--registry-wait 6h", "--registry-wait: %v is no time", c.Duration("registry-wait"))
-	}
-	if c.Duration("timeout") < 0 {
-		return cli.Usagef("--timeout 30m", "--timeout: %v is no time", c.Duration("timeout"))
+	if _, err := parseDeadline(c.String("deadline"), time.Now()); err != nil {
+		return err
 	}
 	fence, err := findFence()
 	if err != nil {
@@ -97,8 +92,7 @@ func buildCommand(c *urfave.Context) error {
 		return err
 	}
 	saySkipped(os.Stderr, skipped)
-	o := p.buildOptions()
-	o.Fence, o.Timeout, o.Retries, o.Pause = fence, c.Duration("timeout"), c.Int("retries"), 10*time.Second
+	o.Cache, o.Platform, o.Bases, o.From, o.Blobs, o.Require, o.Fence = p.cache, p.platform, p, p.from, p.blobs, p.require, fence
 	o.NoSmoke = c.Bool("no-smoke")
 	if p, err := exec.LookPath("apptainer"); err == nil {
 		if o.Apptainer, err = filepath.Abs(p); err != nil {
@@ -150,17 +144,24 @@ func buildCommand(c *urfave.Context) error {
 		o.Config = config
 	}
 	bar := newProgress(os.Stderr)
-	o.Progress = bar.event
+	o.Progress, o.Say = bar.event, bar.say
 	// Whoever read the records may be gone: the runs that are left end as by a
 	// signal then, and nothing is left behind. Not ignored, for commands would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, gone := context.WithCancel(ctx)
 	defer gone()
+	if work {
+		var cancel context.CancelFunc
+		if ctx, cancel, err = until(ctx, c.String("deadline"), bar.say); err != nil {
+			return err
+		}
+		defer cancel()
+	}
 	b, err := build.New(o)
 	if err != nil {
 		return &cli.Error{Code: cli.Usage, Err: err}
 	}
-	if err := b.Preflight(ctx, len(waiting) > 0 || slices.ContainsFunc(list, func(w build.Want) bool { return runs(w.Plan) && !planned.Has(w.Key) })); err != nil {
+	if err := b.Preflight(ctx, len(waiting) > 0 || slices.ContainsFunc(list, func(w build.Want) bool { return runs(w.Plan) && !planned.Has(w.Key) })); err != nil && ctx.Err() == nil {
 		b.Close()
 		return cli.Usagef("'fence check' says what this node allows; another node may allow more", "nothing can be built here: %w", err)
 	}
@@ -177,12 +178,12 @@ func buildCommand(c *urfave.Context) error {
 		out.early(os.Stderr)
 	}
 	bar.start()
-	later := p.later(ctx, waiting, c.Duration("registry-wait"), bar.say)
+	later := p.later(ctx, waiting, o.Patience, bar.say)
 	for some, ok := ready, true; ok; {
 		names.add(b, some)
 		list, byKey := wants(b, some)
 		bar.more(list)
-		b.All(ctx, list, c.Int("jobs"), func(w build.Want, r *build.Report) {
+		b.All(ctx, list, func(w build.Want, r *build.Report) {
 			bar.done(w, r)
 			for _, t := range byKey[w.Key] {
 				names.done(t, r)

@@ -28,8 +28,8 @@ func gcCmd() *urfave.Command {
 			"  sifbuild gc --cache $SIF_CACHE --keep 200G --dry-run\n\n" +
 			"An image, a step, a base counts as used when it was made, or when a build took\n" +
 			"it. With both flags, a thing goes that was not used for TIME and does not fit in\n" +
-			"SIZE. What is being made at the time stays. What killed builds left half done\n" +
-			"goes when it is a week old.\n\n" +
+			"SIZE. What a running build needs stays, on whatever node that is. What killed\n" +
+			"builds left half done goes when it is a week old.\n\n" +
 			"Exit codes: 0 done, 2 wrong flags or not a cache, 3 not all could be removed.",
 		Flags: []urfave.Flag{
 			&urfave.StringFlag{Name: "cache", Usage: "the cache, `DIR`", EnvVars: []string{"SIF_CACHE"}},

@@ -67,7 +67,8 @@ func TestScripts(t *testing.T) {
 			env.Setenv("ROOTS", filepath.Join(bed.Dir(), "roots"))
 			env.Setenv("APPTAINER", filepath.Join(bed.Dir(), "bin"))
 			env.Setenv("BIN", filepath.Dir(bin))
-			env.Setenv("SLURM_JOB_ID", "1") // what is said outside a job has a script of its own
+			env.Setenv("SLURM_JOB_ID", "1") // what is said outside a job, and shortly before its end, has a script of its own
+			env.Setenv("SLURM_JOB_END_TIME", "9999999999")
 			env.Setenv("TMPDIR", filepath.Join(env.WorkDir, "scratch"))
 			if err := os.Mkdir(filepath.Join(env.WorkDir, "scratch"), 0o755); err != nil {
 				return err

@@ -220,6 +220,13 @@ func (p *planner) from(b dockerfile.Base) []string {
 	return p.bases[b.Digest].From()
 }
 
+// blobs are the names of the cache's files of a base.
+func (p *planner) blobs(b dockerfile.Base) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.bases[b.Digest].Blobs()
+}
+
 // planned is a task with what is known before anything is built.
 type planned struct {
 	task task.Task

@@ -105,6 +105,9 @@ func (p *progress) done(w build.Want, r *build.Report) {
 	p.ended++
 	said := "built, " + size(r.Bytes) + ", in " + span(took)
 	switch {
+	case r.Fault != nil && r.Fault.Class == "stopped":
+		p.failed++
+		return // why is said once
 	case r.Fault != nil:
 		p.failed++
 		said = "failed, " + r.Fault.Class + ": " + r.Fault.Message

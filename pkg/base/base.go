@@ -81,6 +81,7 @@ type Base struct {
 	Warnings []string    // what a person may want to know
 
 	from   func() []string
+	blobs  []v1.Hash
 	layers func(context.Context) ([]Layer, error)
 }
 
@@ -101,6 +102,15 @@ func (b Base) From() []string {
 		return b.from()
 	}
 	return []string{b.Source}
+}
+
+// Blobs are the digests, without "sha256:", of what an image of a registry
+// consists of, as its files in the cache are named; none for another base.
+func (b Base) Blobs() (names []string) {
+	for _, h := range b.blobs {
+		names = append(names, h.Hex)
+	}
+	return names
 }
 
 // Layers are the base's layers, the lowest first. An image of a registry is

@@ -48,6 +48,10 @@ func (s *Store) registry(ctx context.Context, image string, platform v1.Platform
 		return pulled{c, repo}, c.Fetch(ctx, repo, d.manifest.Layers)
 	})
 	b.Source, b.from = registry.Show(repo.Name()), func() []string { return c.From(repo) }
+	b.blobs = []v1.Hash{top, d.digest, d.manifest.Config.Digest}
+	for _, l := range d.manifest.Layers {
+		b.blobs = append(b.blobs, l.Digest)
+	}
 	return b, err
 }
 

@@ -8,12 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +19,7 @@ import (
 	"fence/pkg/check"
 	"fence/pkg/dockerfile"
 	"fence/pkg/internal/lockfile"
-	"fence/pkg/sif"
+	"fence/pkg/job"
 	"fence/pkg/step"
 	"fence/pkg/tree"
 )
@@ -34,20 +31,25 @@ type Options struct {
 	Fence    string      // the fence binary that RUN steps come under
 	Platform v1.Platform // of the images
 	Bases    Bases
-	From     func(dockerfile.Base) []string // the places that gave this process any of a base; nil: none is known
-	Require  []string                       // commands that an image must have in the end
-	Config   []step.File                    // there while a RUN step runs, where the image has the folder for it
-	Secrets  map[string]string              // files by the id of --mount=type=secret
-	Timeout  time.Duration                  // of one attempt at one image; 0: none
-	Retries  int                            // of what may work the next time
-	Pause    time.Duration                  // before the first retry; twice as long before the second, and so on
-	CPUs     int                            // for packing; 0: all that this process may use
+	// From are the places that gave this process any of a base, Blobs the names of
+	// the files of the cache that it consists of; nil: none are known.
+	From, Blobs func(dockerfile.Base) []string
+	Require     []string          // commands that an image must have in the end
+	Config      []step.File       // there while a RUN step runs, where the image has the folder for it
+	Secrets     map[string]string // files by the id of --mount=type=secret
+	Jobs        int               // images that are built at a time; 0: one
+	Timeout     time.Duration     // of one attempt at one image; 0: none
+	Idle        time.Duration     // that a RUN step may print nothing; 0: for ever
+	Retries     int               // of each class of failures that may pass
+	CPUs        int               // for packing; 0: all that this process may use
+	Patience    time.Duration     // with registries that take no more requests, for one image
+	Least       Least             // what has to be free for one build more
 	// Apptainer is the path of the node's, which each new image is started
 	// with once; "" if there is none. NoSmoke leaves that out.
 	Apptainer string
 	NoSmoke   bool
-	Log       *slog.Logger // nil discards
-	Progress  func(Event)  // nil discards; called from several goroutines
+	Say       func(text string) // what a person who waits wants to know, a line; nil discards
+	Progress  func(Event)       // nil discards; called from several goroutines
 }
 
 // Bases gives what stages begin with.
@@ -64,52 +66,29 @@ type Event struct {
 	Text  string // what is being done
 }
 
-// StatusError is a command that failed.
-type StatusError struct {
-	File   string
-	Line   int
-	Text   string
-	Status int
-	Log    string // what it said
-}
-
-func (e *StatusError) Error() string {
-	return fmt.Sprintf("%s:%d: %s: exit status %d", e.File, e.Line, e.Text, e.Status)
-}
-
-// ArchError is a command for another architecture than the node's.
-type ArchError struct {
-	File string
-	Line int
-	Text string
-	Base string
-}
-
-func (e *ArchError) Error() string {
-	return fmt.Sprintf("%s:%d: %s: the stage is for %s and this node is %s: build on a %s node, or begin with an image for %s", e.File, e.Line, e.Text, e.Base, runtime.GOARCH, e.Base, runtime.GOARCH)
-}
-
-// ErrTimeout is the cause of a build that took longer than Options.Timeout.
-var ErrTimeout = errors.New("the build took longer than --timeout allows")
-
 // Builder builds images; Close removes what it has on this node.
 type Builder struct {
 	o       Options
 	scratch *scratch
 	layers  *layers
+	held    []*hold
+	jobs    slots // an image that is being built has one
+	packs   slots // an image that is being packed
+	room    *room
+	pulls   pulls
 }
 
 // New prepares to build.
 func New(o Options) (*Builder, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
+	if o.Say == nil {
+		o.Say = func(string) {}
 	}
 	if o.Progress == nil {
 		o.Progress = func(Event) {}
 	}
 	o.Platform = dockerfile.NormalPlatform(o.Platform)
 	if o.CPUs == 0 {
-		o.CPUs = runtime.NumCPU()
+		o.CPUs = job.This().CPUs()
 	}
 	for _, sub := range []string{"sif", "layers", "logs", "locks"} {
 		if err := os.MkdirAll(filepath.Join(o.Cache, sub), 0o755); err != nil {
@@ -120,8 +99,9 @@ func New(o Options) (*Builder, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &layers{scratch: s, cache: o.Cache, calls: map[string]*call{}}
-	return &Builder{o: o, scratch: s, layers: l}, nil
+	l := &layers{scratch: s, cache: o.Cache, calls: map[string]*call{}, failing: map[string]failing{}}
+	return &Builder{o: o, scratch: s, layers: l, jobs: make(slots, max(o.Jobs, 1)), packs: make(slots, packsAtOnce(o.CPUs)),
+		room: newRoom(o.Least, o.Say, s.dir, o.Cache), pulls: newPulls(o.Bases)}, nil
 }
 
 // Planned is a Builder that names images and builds none.
@@ -148,7 +128,13 @@ func (b *Builder) Has(key string) bool {
 }
 
 // Close ends a Builder that builds nothing any more.
-func (b *Builder) Close() error { return b.scratch.close() }
+func (b *Builder) Close() error {
+	var err error
+	for _, h := range b.held {
+		err = errors.Join(err, h.close())
+	}
+	return errors.Join(err, b.scratch.close())
+}
 
 // Key names the image that a plan gives.
 func (b *Builder) Key(p *dockerfile.Plan) string {
@@ -173,118 +159,125 @@ type one struct {
 	total  int
 }
 
-// Build makes the image of a plan, unless it is there. The report says what
-// was done, also beside an error. What tasks have that their agents must not
-// see is looked for in the image.
+// Build makes the image of a plan, unless it is there, and tries once. The
+// report says what was done, also beside an error. What tasks have that their
+// agents must not see is looked for in the image.
 func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan, tasks ...check.Task) (*Report, error) {
-	start := time.Now()
-	k := newKeys(p, b.o.Platform, b.profile())
-	r := newReport(name, k.Image, b.Image(k.Image), b.o.Platform.Architecture)
-	for _, w := range p.Warnings {
+	w := Want{Key: b.Key(p), Plan: p, Names: []string{name}, Tasks: tasks}
+	holding := b.hold(w)
+	b.jobs <- struct{}{}
+	defer b.jobs.give()
+	return b.attempt(ctx, w, 1, holding)
+}
+
+func (b *Builder) report(w Want) *Report {
+	r := newReport(w.Names[0], w.Key, b.Image(w.Key), b.o.Platform.Architecture)
+	for _, w := range w.Plan.Warnings {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("%s:%d: %s", w.File, w.Line, w.Text))
 	}
-	if b.there(k.Image, r) {
-		r.Seconds = time.Since(start).Seconds()
-		return r, b.catchUp(ctx, r, tasks)
+	return r
+}
+
+// attempt is one try at an image. The caller has one of the jobs' slots, which
+// is given to others while this image waits for something. holding is why what
+// it needs of the cache could not be held, nil if it is.
+func (b *Builder) attempt(ctx context.Context, w Want, nth int, holding error) (r *Report, err error) {
+	r = b.report(w)
+	defer func(began time.Time) {
+		if r.Seconds == 0 {
+			r.Seconds = time.Since(began).Seconds()
+		}
+		if err != nil {
+			r.Fault = b.fault(ctx, err, r.Log)
+		}
+	}(time.Now())
+	if b.there(w, r) {
+		return r, b.catchUp(ctx, r, w.Tasks)
 	}
-	if err := ctx.Err(); err != nil {
+	if ctx.Err() != nil {
 		return r, context.Cause(ctx)
 	}
+	if holding != nil {
+		return r, holding
+	}
+	if err := b.pull(ctx, w.Plan); err != nil {
+		return r, err
+	}
 	// Others who want the same image wait for it, on whatever node.
-	b.o.Progress(Event{Image: k.Image, Text: "its turn: another run may be building it"})
-	lock, err := lockfile.Acquire(ctx, filepath.Join(b.o.Cache, "locks", k.Image))
+	lock, _, err := lockfile.Try(b.lockFile(w.Key))
+	if err == nil && lock == nil {
+		b.o.Progress(Event{Image: w.Key, Text: "its turn: another run may be building it"})
+		err = b.jobs.without(func() (err error) {
+			lock, err = lockfile.Acquire(ctx, b.lockFile(w.Key))
+			return err
+		})
+	}
+	if lock != nil {
+		defer lock.Release()
+	}
 	if err != nil {
 		return r, fmt.Errorf("the cache (--cache): %w", err)
 	}
-	defer lock.Release()
-	if b.there(k.Image, r) {
-		r.Seconds = time.Since(start).Seconds()
-		return r, b.catchUp(ctx, r, tasks)
+	if b.there(w, r) {
+		return r, b.catchUp(ctx, r, w.Tasks)
 	}
-	if err := unfinished(b.o.Cache, "sif", k.Image); err != nil {
+	leave, err := b.room.enter(ctx)
+	if err != nil {
 		return r, err
 	}
-	r.Log = b.logFile(k.Image)
-	log, err := os.OpenFile(r.Log, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o644)
+	defer leave()
+	return r, b.locked(ctx, w, r, nth)
+}
+
+// locked builds the image of a key whose lock the caller has.
+func (b *Builder) locked(ctx context.Context, w Want, r *Report, nth int) error {
+	start := time.Now()
+	defer func() { r.Seconds = time.Since(start).Seconds() }()
+	if err := unfinished(b.o.Cache, "sif", w.Key); err != nil {
+		return err
+	}
+	r.Log = b.logFile(w.Key)
+	flags := os.O_WRONLY | os.O_CREATE | os.O_APPEND
+	if nth == 1 {
+		flags |= os.O_TRUNC
+	}
+	log, err := os.OpenFile(r.Log, flags, 0o644)
 	if err != nil {
-		return r, fmt.Errorf("the log of a build: %w", err)
+		return fmt.Errorf("the log of a build: %w", err)
 	}
 	defer log.Close()
+	if nth > 1 {
+		fmt.Fprintf(log, "== attempt %d\n", nth)
+	}
 	if b.o.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, b.o.Timeout, ErrTimeout)
 		defer cancel()
 	}
-	o := &one{Builder: b, plan: p, keys: k, stages: map[int]chain{}, log: log, report: r, tasks: tasks}
-	for _, st := range p.Stages {
+	o := &one{Builder: b, plan: w.Plan, keys: newKeys(w.Plan, b.o.Platform, b.profile()), stages: map[int]chain{}, log: log, report: r, tasks: w.Tasks}
+	for _, st := range w.Plan.Stages {
 		o.total += len(st.Steps)
 	}
 	err = o.build(ctx)
-	r.Bases = b.bases(p)
-	r.Seconds = time.Since(start).Seconds()
+	r.Bases = b.bases(w.Plan)
 	if err != nil {
-		log := r.Log
-		var status *StatusError
-		if errors.As(err, &status) {
-			log = status.Log
+		if errors.Is(context.Cause(ctx), ErrTimeout) && !errors.Is(err, ErrTimeout) {
+			err = fmt.Errorf("%w: %v", ErrTimeout, err) // whatever fails when it is ended
 		}
-		r.Fault = classify(err, tail(log))
-		return r, err
+		return err
 	}
-	return r, writeJSON(b.reportFile(k.Image), r)
-}
-
-// bases are the images that a plan takes from, each once.
-func (b *Builder) bases(p *dockerfile.Plan) []BaseUse {
-	all := []BaseUse{}
-	add := func(f *dockerfile.From) {
-		if f == nil || f.Base == nil || slices.ContainsFunc(all, func(u BaseUse) bool { return u.Name == f.Base.Name && u.Digest == f.Base.Digest }) {
-			return
-		}
-		u := BaseUse{f.Base.Name, f.Base.Digest, []string{}}
-		if b.o.From != nil {
-			u.From = append(u.From, b.o.From(*f.Base)...)
-		}
-		all = append(all, u)
+	if r.Cached {
+		return b.catchUp(ctx, r, w.Tasks)
 	}
-	for _, st := range p.Stages {
-		add(&st.From)
-		for _, s := range st.Steps {
-			if s.Copy != nil {
-				add(&s.Copy.From)
-			}
-			if s.Run != nil {
-				for _, m := range s.Run.Mounts {
-					add(m.From)
-				}
-			}
-		}
-	}
-	return all
-}
-
-// there fills in the report of an image that is in the cache.
-func (b *Builder) there(key string, r *Report) bool {
-	var made Report
-	if readJSON(b.reportFile(key), &made) != nil {
-		return false
-	}
-	// Of another size it is not what was looked at: a lost write of the storage, a copy that was cut short.
-	if info, err := os.Stat(b.Image(key)); err != nil || info.Size() != made.Bytes {
-		return false
-	}
-	// What it says of the work was true when that was done.
-	made.Name, made.Cached, made.Built, made.Reused = r.Name, true, 0, made.Built+made.Reused
-	made.Image, made.Log = r.Image, b.logFile(key) // a cache can be moved
-	made.lists()
-	*r = made
-	use(r.Image)
-	return true
+	r.Seconds = time.Since(start).Seconds()
+	return b.keep(r)
 }
 
 func (b *Builder) reportFile(key string) string {
 	return strings.TrimSuffix(b.Image(key), ".sif") + ".json"
 }
+
+func (b *Builder) lockFile(key string) string { return filepath.Join(b.o.Cache, "locks", key) }
 
 func (b *Builder) logFile(key string) string { return filepath.Join(b.o.Cache, "logs", key+".log") }
 
@@ -329,12 +322,15 @@ func (o *one) stage(ctx context.Context, st *dockerfile.Stage) error {
 			return o.step(ctx, c, s, dir)
 		})
 		if err != nil {
+			o.report.rest = o.layers.rests(key)
 			var status *StatusError
 			if errors.As(err, &status) {
 				if status.Log != o.report.Log {
 					o.note("-- it failed for another image, see %s\n", status.Log)
 				}
-				return &StatusError{o.plan.File, s.Line, s.Text, status.Status, status.Log} // as this Dockerfile has it
+				own := *status // as this Dockerfile has it
+				own.File, own.Line, own.Text = o.plan.File, s.Line, s.Text
+				return &own
 			}
 			return fmt.Errorf("%s:%d: %s: %w", o.plan.File, s.Line, s.Text, err)
 		}
@@ -380,88 +376,4 @@ func (o *one) begin(ctx context.Context, f dockerfile.From, key string, matches 
 		return nil, nil // scratch
 	})
 	return chain{la}, err
-}
-
-// step does one step on top of c, into dir.
-func (o *one) step(ctx context.Context, c chain, s dockerfile.Step, dir string) ([]tree.Special, error) {
-	spec := step.Spec{Lower: o.layers.lower(c), Upper: dir, Dir: filepath.Dir(dir)}
-	var err error
-	switch {
-	case s.Run != nil:
-		if spec.Run, err = o.run(ctx, s.Run, spec.Dir); err == nil {
-			spec.Run.Specials = c.specials()
-		}
-	case s.Copy != nil:
-		if s.Copy.Link {
-			// As if nothing was there: links and modes below do not count.
-			empty, err := o.begin(ctx, dockerfile.From{Scratch: true}, digest("scratch"), nil)
-			if err != nil {
-				return nil, err
-			}
-			spec.Like, spec.Lower = spec.Lower[0], o.layers.lower(empty)
-		}
-		spec.Copy, err = o.copy(ctx, s.Copy, spec.Dir)
-	case s.Workdir != nil:
-		spec.Workdir = &step.Workdir{Path: s.Workdir.Path, User: s.Workdir.User}
-	}
-	if err != nil {
-		return nil, err
-	}
-	r, err := step.Do(ctx, spec, o.log)
-	for _, w := range r.Warnings {
-		o.report.Warnings = append(o.report.Warnings, fmt.Sprintf("%s:%d: %s", o.plan.File, s.Line, w))
-	}
-	if err == nil && r.Exit != 0 {
-		err = &StatusError{o.plan.File, s.Line, s.Text, r.Exit, o.report.Log}
-	}
-	if err == nil && s.Run != nil {
-		err = o.scratch.room()
-	}
-	return r.Specials, err
-}
-
-// pack makes the image.
-func (o *one) pack(ctx context.Context, c chain, st *dockerfile.Stage) error {
-	o.say("packing")
-	began := time.Now()
-	defer func() { o.note("== packed: %.1f s\n", time.Since(began).Seconds()) }()
-	work, err := o.scratch.work()
-	if err != nil {
-		return err
-	}
-	defer remove(work)
-	upper := filepath.Join(work, "fs")
-	if err := os.Mkdir(upper, 0o755); err != nil {
-		return err
-	}
-	squashfs := filepath.Join(work, "root.squashfs")
-	r, err := step.Do(ctx, step.Spec{Lower: o.layers.lower(c), Upper: upper, Dir: work, Squash: &step.Squash{
-		Config: st.Config, Specials: c.specials(), Out: squashfs, CPUs: o.o.CPUs,
-	}}, o.log)
-	if err != nil {
-		return err
-	}
-	meta := sif.Meta{Arch: st.Platform.Architecture, Config: st.Config, StartInterval: st.StartInterval}
-	for _, p := range r.Owners {
-		meta.Owners = append(meta.Owners, sif.Owner{Path: p.Path, UID: p.Owner.UID, GID: p.Owner.GID})
-	}
-	for _, d := range r.Specials {
-		meta.Owners = append(meta.Owners, sif.Owner{Path: d.Path, UID: d.Owner.UID, GID: d.Owner.GID, Device: d.Device, Mode: d.Mode, Major: d.Major, Minor: d.Minor})
-	}
-	return o.publish(ctx, squashfs, meta)
-}
-
-// tail is the end of a log: what a build said before it failed.
-func tail(name string) string {
-	f, err := os.Open(name)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	const most = 16 << 10
-	if size, err := f.Seek(0, io.SeekEnd); err == nil {
-		f.Seek(max(0, size-most), io.SeekStart)
-	}
-	data, _ := io.ReadAll(io.LimitReader(f, most))
-	return string(data)
 }

@@ -1,6 +1,7 @@
 package build
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,15 +21,16 @@ import (
 
 // fetch gets what ADD URL names, as BuildKit does: mode 0600, the server's
 // time of last change. In dir the files are numbered: two URLs can have one
-// name, and a name can look like a pattern.
-func fetch(ctx context.Context, urls []dockerfile.URL, checksum, dir string) ([]tree.Match, error) {
+// name, and a name can look like a pattern. A server that sends nothing for as
+// long as idle has lost; 0: it is waited for.
+func fetch(ctx context.Context, urls []dockerfile.URL, checksum, dir string, idle time.Duration) ([]tree.Match, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
 	var files []string
 	for i, u := range urls {
 		files = append(files, strconv.Itoa(i))
-		if err := fetchOne(ctx, u, checksum, filepath.Join(dir, files[i])); err != nil {
+		if err := fetchOne(ctx, u, checksum, filepath.Join(dir, files[i]), idle); err != nil {
 			return nil, err
 		}
 	}
@@ -51,7 +53,15 @@ func (e *FetchError) Unwrap() error { return e.Err }
 // fetchMax is how much ADD takes from a server, in bytes.
 const fetchMax = 8 << 30
 
-func fetchOne(ctx context.Context, u dockerfile.URL, checksum, name string) error {
+func fetchOne(ctx context.Context, u dockerfile.URL, checksum, name string, idle time.Duration) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	moving := func() {}
+	if idle > 0 {
+		t := time.AfterFunc(idle, func() { cancel(&IdleError{After: idle}) })
+		defer t.Stop()
+		moving = func() { t.Reset(idle) }
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.URL, nil)
 	if err != nil {
 		return err
@@ -61,7 +71,7 @@ func fetchOne(ctx context.Context, u dockerfile.URL, checksum, name string) erro
 		if ue, ok := errors.AsType[*url.Error](err); ok {
 			err = ue.Err // the URL is in the instruction already
 		}
-		return &FetchError{0, err}
+		return cmp.Or(context.Cause(ctx), error(&FetchError{0, err}))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
@@ -80,10 +90,16 @@ func fetchOne(ctx context.Context, u dockerfile.URL, checksum, name string) erro
 		algorithm = want.Algorithm()
 	}
 	check := algorithm.Hash()
-	n, err := io.Copy(io.MultiWriter(f, check), io.LimitReader(resp.Body, fetchMax+1))
+	n, err := io.Copy(io.MultiWriter(f, check), io.LimitReader(reader(func(p []byte) (int, error) {
+		n, err := resp.Body.Read(p)
+		moving()
+		return n, err
+	}), fetchMax+1))
 	switch {
 	case full(err):
 		return err
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
 	case err != nil:
 		return &FetchError{0, fmt.Errorf("the answer was cut short: %w", err)}
 	case n > fetchMax:
@@ -98,3 +114,7 @@ func fetchOne(ctx context.Context, u dockerfile.URL, checksum, name string) erro
 	}
 	return os.Chtimes(name, at, at)
 }
+
+type reader func(p []byte) (int, error)
+
+func (r reader) Read(p []byte) (int, error) { return r(p) }

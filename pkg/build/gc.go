@@ -2,8 +2,6 @@ package build
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -42,8 +40,8 @@ const remains = 7 * 24 * time.Hour
 // GC removes what has not been used for long from a cache: images with their
 // reports and logs, steps, bases, downloads; and what killed processes left.
 // Something counts as used when it was made or a build took it (its time of
-// last change is set then). What is being made is left alone; what a build
-// under way would have taken later it makes again.
+// last change is set then). What a run under way needs is left alone, on
+// whatever node: its bases, its steps and images, there or not yet.
 func GC(o GCOptions) ([]Gone, error) {
 	if _, err := os.Stat(filepath.Join(o.Cache, "sif")); err != nil {
 		return nil, fmt.Errorf("%s is no cache of sifbuild: %w", o.Cache, err)
@@ -53,6 +51,11 @@ func GC(o GCOptions) ([]Gone, error) {
 		return nil, err
 	}
 	slices.SortFunc(all, func(a, b Gone) int { return cmp.Or(b.Used.Compare(a.Used), strings.Compare(a.Path, b.Path)) })
+	known := runs(o.Cache)
+	held, err := heldNames(o.Cache)
+	if err != nil {
+		return nil, err
+	}
 	gone := []Gone{}
 	var kept int64
 	for _, t := range all {
@@ -60,13 +63,21 @@ func GC(o GCOptions) ([]Gone, error) {
 		if t.Kind == "remains" {
 			least, bound = remains, 0
 		}
-		if old := time.Since(t.Used) >= least; !old || bound > 0 && kept+t.Bytes <= bound {
+		if old := time.Since(t.Used) >= least; !old || bound > 0 && kept+t.Bytes <= bound || held[t.key()] {
 			kept += t.Bytes
 			continue
 		}
 		if o.DryRun {
 			gone = append(gone, t)
 			continue
+		}
+		if now := runs(o.Cache); !slices.Equal(now, known) { // one may have begun since
+			if held, err = heldNames(o.Cache); err != nil {
+				return gone, err
+			}
+			if known = now; held[t.key()] {
+				continue
+			}
 		}
 		removed, err := t.remove(o.Cache)
 		if removed {
@@ -109,6 +120,7 @@ func things(cache string) (all []Gone, err error) {
 	}
 	for _, in := range []struct{ dir, kind string }{
 		{"sif", "image"}, {"layers", "step"}, {"base/blobs/sha256", "base"}, {"base/local", "base"}, {"logs", "log"},
+		{"locks", "remains"}, {"runs", "remains"},
 	} {
 		entries, err := os.ReadDir(filepath.Join(cache, in.dir))
 		if ignoreGone(err) != nil {
@@ -142,20 +154,21 @@ func exists(path string) bool {
 	return err == nil
 }
 
+// key is the name that a run holds t by.
+func (t Gone) key() string {
+	return strings.TrimSuffix(filepath.Base(t.Path), filepath.Ext(t.Path))
+}
+
 // remove removes t, unless a build is at it: that one holds the lock of its
 // key, on whatever node.
 func (t Gone) remove(cache string) (removed bool, err error) {
-	key := strings.TrimSuffix(filepath.Base(t.Path), filepath.Ext(t.Path))
+	key := t.key()
 	if t.Kind == "image" || t.Kind == "step" || t.Kind == "log" {
 		if err := os.MkdirAll(filepath.Join(cache, "locks"), 0o755); err != nil {
 			return false, err
 		}
-		atOnce, cancel := context.WithCancel(context.Background())
-		cancel()
-		lock, err := lockfile.Acquire(atOnce, filepath.Join(cache, "locks", key))
-		if errors.Is(err, context.Canceled) {
-			return false, nil
-		} else if err != nil {
+		lock, _, err := lockfile.Try(filepath.Join(cache, "locks", key))
+		if err != nil || lock == nil {
 			return false, err
 		}
 		defer lock.Release()

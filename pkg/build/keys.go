@@ -14,7 +14,7 @@ import (
 // stepVersion and imageVersion change when the same step, or the packing of
 // the same layers, would give other bytes: what is cached is then not found.
 const (
-	stepVersion  = "step/1"
+	stepVersion  = "step/2"
 	imageVersion = "image/1"
 )
 

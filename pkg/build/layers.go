@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"fence/pkg/internal/atomicfile"
 	"fence/pkg/internal/lockfile"
@@ -32,6 +34,15 @@ type layers struct {
 	cache   string // where layers outlive the run: only those worth keeping
 	mu      sync.Mutex
 	calls   map[string]*call
+	failing map[string]failing // by key: what failed just now, in a way that may pass
+}
+
+// failing is a step that failed: until a time nobody tries it again, for a
+// thousand images with one step in common would ask a server a thousand times.
+type failing struct {
+	err   error
+	times int
+	until time.Time
 }
 
 type call struct {
@@ -50,6 +61,10 @@ func (l *layers) get(ctx context.Context, key string, on chain, keep bool, build
 	for {
 		l.mu.Lock()
 		c, running := l.calls[key]
+		if f := l.failing[key]; !running && time.Now().Before(f.until) {
+			l.mu.Unlock()
+			return layer{}, false, f.err
+		}
 		if !running {
 			c = &call{done: make(chan struct{})}
 			l.calls[key] = c
@@ -57,11 +72,12 @@ func (l *layers) get(ctx context.Context, key string, on chain, keep bool, build
 		l.mu.Unlock()
 		if !running {
 			c.layer, fresh, c.err = l.make(ctx, key, on, keep, build)
+			l.mu.Lock()
 			if c.err != nil {
-				l.mu.Lock()
 				delete(l.calls, key) // another build has its own time and attempts
-				l.mu.Unlock()
 			}
+			l.note(key, c.err)
+			l.mu.Unlock()
 			close(c.done)
 			return c.layer, fresh, c.err
 		}
@@ -71,11 +87,37 @@ func (l *layers) get(ctx context.Context, key string, on chain, keep bool, build
 			return layer{}, false, context.Cause(ctx)
 		}
 		var failed *step.Failure
-		var status *StatusError
-		if c.err == nil || errors.As(c.err, &status) || errors.As(c.err, &failed) {
+		if c.err == nil || own(c.err) || errors.As(c.err, &failed) {
 			return c.layer, false, c.err // it would fail here, too
 		}
 	}
+}
+
+// own says that a command itself failed, for whichever build it was run.
+func own(err error) bool {
+	var status *StatusError
+	var idle *IdleError
+	return errors.As(err, &status) || errors.As(err, &idle)
+}
+
+// note remembers how a step ended, if it did. The caller has l.mu.
+func (l *layers) note(key string, err error) {
+	if !own(err) {
+		delete(l.failing, key)
+		return
+	}
+	if f := classify(err, ""); f.Retry {
+		times := l.failing[key].times + 1
+		most := patience(f.Class, times)
+		l.failing[key] = failing{err, times, time.Now().Add(most/4 + rand.N(most))}
+	}
+}
+
+// rests is how long a step is not tried for.
+func (l *layers) rests(key string) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(time.Until(l.failing[key].until), 0)
 }
 
 func (l *layers) make(ctx context.Context, key string, on chain, keep bool, build func(dir string) ([]tree.Special, error)) (la layer, fresh bool, err error) {
@@ -190,7 +232,22 @@ func (l *layers) store(ctx context.Context, work, dir string, specials []tree.Sp
 	if _, err := step.Do(ctx, step.Spec{Dir: work, Tar: &step.Tar{Layer: dir, Specials: specials, Out: tmp.Name()}}, os.Stderr); err != nil {
 		return err
 	}
-	return os.Rename(tmp.Name(), name)
+	_, err = first(tmp.Name(), name)
+	return err
+}
+
+// first gives a file that is whole its name, unless another has it already: a
+// node that sees others' files late may have made the same once more. What has
+// the name is never replaced, for those who are reading it may know its old
+// size for a while.
+func first(made, name string) (mine bool, err error) {
+	switch err = os.Link(made, name); {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, fs.ErrExist):
+		return false, nil
+	}
+	return true, os.Rename(made, name) // a file system without hard links
 }
 
 // unfinished removes what a killed build has begun to write for a key (each

@@ -46,7 +46,7 @@ func (b *Builder) Preflight(ctx context.Context, run bool) error {
 		if err == nil && r.Exit != 0 {
 			err = fmt.Errorf("a command ends with status %d", r.Exit)
 		}
-		if said := strings.TrimSpace(tail(log.Name())); err != nil && said != "" {
+		if said := strings.TrimSpace(tail(log.Name(), 0)); err != nil && said != "" {
 			first, _, _ := strings.Cut(said, "\n")
 			err = fmt.Errorf("%w: %s", err, first)
 		}

@@ -66,9 +66,10 @@ func (o *one) require(ctx context.Context, c chain, st *dockerfile.Stage) (chain
 		}}
 		key := digest("require", c[len(c)-1].key, s.Run)
 		la, _, err := o.layers.get(ctx, key, c, true, func(dir string) ([]tree.Special, error) { return o.step(ctx, c, s, dir) })
+		o.report.rest = o.layers.rests(key)
 		var status *StatusError
 		if errors.As(err, &status) {
-			return c, &RequireError{Missing: missing, Why: fmt.Sprintf("%s could not install %s (exit status %d)", i.command, list, status.Status)}
+			return c, &RequireError{Missing: missing, Why: fmt.Sprintf("%s could not install %s (exit status %d)", i.command, list, status.Status), Status: status}
 		} else if err != nil {
 			return c, fmt.Errorf("%s: %w", text, err)
 		}
@@ -87,6 +88,7 @@ func (o *one) require(ctx context.Context, c chain, st *dockerfile.Stage) (chain
 type RequireError struct {
 	Missing []string
 	Why     string
+	Status  *StatusError // of the package manager; nil if it came to none
 }
 
 func (e *RequireError) Error() string {

@@ -116,7 +116,7 @@ func discard(dir string) error {
 	if err := os.Remove(filepath.Join(dir, "lock")); err != nil {
 		return err
 	}
-	return os.Remove(dir)
+	return ignoreGone(os.Remove(dir)) // one that sweeps may have been faster
 }
 
 // sweep removes the scratch folders of this user whose process is gone.

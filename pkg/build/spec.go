@@ -2,7 +2,9 @@ package build
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +16,48 @@ import (
 	"fence/pkg/tree"
 )
 
+// step does one step on top of c, into dir.
+func (o *one) step(ctx context.Context, c chain, s dockerfile.Step, dir string) ([]tree.Special, error) {
+	spec := step.Spec{Lower: o.layers.lower(c), Upper: dir, Dir: filepath.Dir(dir)}
+	var err error
+	switch {
+	case s.Run != nil:
+		if spec.Run, err = o.run(ctx, s.Run, spec.Dir); err == nil {
+			spec.Run.Specials, spec.Idle = c.specials(), o.o.Idle
+		}
+	case s.Copy != nil:
+		if s.Copy.Link {
+			// As if nothing was there: links and modes below do not count.
+			empty, err := o.begin(ctx, dockerfile.From{Scratch: true}, digest("scratch"), nil)
+			if err != nil {
+				return nil, err
+			}
+			spec.Like, spec.Lower = spec.Lower[0], o.layers.lower(empty)
+		}
+		spec.Copy, err = o.copy(ctx, s.Copy, spec.Dir)
+	case s.Workdir != nil:
+		spec.Workdir = &step.Workdir{Path: s.Workdir.Path, User: s.Workdir.User}
+	}
+	if err != nil {
+		return nil, err
+	}
+	from := end(o.log)
+	r, err := step.Do(ctx, spec, o.log)
+	for _, w := range r.Warnings {
+		o.report.warn(o.plan, o.steps, w)
+	}
+	if err == nil && r.Exit != 0 {
+		err = &StatusError{o.plan.File, s.Line, s.Text, r.Exit, o.report.Log, tail(o.report.Log, from)}
+	}
+	if errors.Is(err, step.ErrIdle) {
+		err = &IdleError{o.o.Idle, tail(o.report.Log, from)}
+	}
+	if err == nil && s.Run != nil {
+		err = o.scratch.room()
+	}
+	return r.Specials, err
+}
+
 // run is a RUN step, with what the Dockerfile mounts for it.
 func (o *one) run(ctx context.Context, r *dockerfile.Run, work string) (*step.Run, error) {
 	config := slices.Concat(aptConfig, o.o.Config)
@@ -24,8 +68,8 @@ func (o *one) run(ctx context.Context, r *dockerfile.Run, work string) (*step.Ru
 	for _, f := range r.Files {
 		out.Files = append(out.Files, step.File{Path: f.Path, Data: f.Data, Mode: f.Mode})
 	}
-	for i, m := range r.Mounts {
-		sm, err := o.mount(ctx, m, filepath.Join(work, fmt.Sprintf("own%d", i)))
+	for _, m := range r.Mounts {
+		sm, err := o.mount(ctx, m)
 		if err != nil {
 			return nil, err
 		}
@@ -36,43 +80,14 @@ func (o *one) run(ctx context.Context, r *dockerfile.Run, work string) (*step.Ru
 	return out, nil
 }
 
-// mount is a --mount. A cache is kept for the other steps of this image: what
-// a task writes there must not be what another task runs.
-func (o *one) mount(ctx context.Context, m dockerfile.Mount, own string) (*step.Mount, error) {
+// mount is a --mount.
+func (o *one) mount(ctx context.Context, m dockerfile.Mount) (*step.Mount, error) {
 	out := &step.Mount{Target: m.Target, ReadOnly: m.ReadOnly, Source: m.Source}
 	switch m.Type {
 	case "tmpfs":
 		out.Tmpfs, out.Size = true, m.Size
 	case "cache":
-		dir := filepath.Join(o.scratch.dir, "caches", digest(o.keys.Image, m.ID))
-		if m.Sharing == "private" {
-			dir = own
-		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return nil, err
-		}
-		mode := os.FileMode(0o755)
-		if m.Mode != nil {
-			mode = os.FileMode(*m.Mode)
-		}
-		if err := os.Chmod(dir, mode); err != nil {
-			return nil, err
-		}
-		if m.UID != 0 || m.GID != 0 {
-			note := fmt.Appendf(nil, "%d:%d", m.UID, m.GID)
-			if err := unix.Setxattr(dir, tree.OwnerAttr, note, 0); err != nil {
-				return nil, fmt.Errorf("noting the owner of %s: %w", dir, err)
-			}
-		}
-		if m.From == nil {
-			out.Source = dir
-			break
-		}
-		c, err := o.source(ctx, *m.From)
-		if err != nil {
-			return nil, err
-		}
-		out.Lower, out.Changes = o.layers.lower(c), dir
+		return out, o.cache(ctx, m, out)
 	case "bind":
 		if f := m.From; f != nil && f.Context != "" {
 			out.Source, out.Matches = f.Context, m.Matches
@@ -82,7 +97,7 @@ func (o *one) mount(ctx context.Context, m dockerfile.Mount, own string) (*step.
 		if err != nil {
 			return nil, err
 		}
-		out.Lower = o.layers.lower(c)
+		out.Lower, out.Specials = o.layers.lower(c), c.specials()
 	case "secret", "ssh":
 		return o.secret(m)
 	default:
@@ -91,12 +106,62 @@ func (o *one) mount(ctx context.Context, m dockerfile.Mount, own string) (*step.
 	return out, nil
 }
 
-// secret is a file that only the step sees. One that nobody gives is not there.
+// cache is a cache, kept for the other steps of this image: what a task writes
+// there must not be what another task runs. As in BuildKit, one that begins with
+// something else is another one, and mode and owner are what it begins with unless
+// there is a source. The steps of an image run one after the other, so whatever
+// the sharing, a step finds what the one before left.
+func (o *one) cache(ctx context.Context, m dockerfile.Mount, out *step.Mount) error {
+	key, mode := []any{o.keys.Image, m.ID}, os.FileMode(0o755)
+	if m.From != nil {
+		key = append(key, "from", o.keys.from(*m.From))
+	}
+	made := m.Source == "" && (m.Mode != nil || m.UID != 0 || m.GID != 0)
+	if made {
+		key = append(key, m.Mode, m.UID, m.GID)
+		if m.Mode != nil {
+			mode = os.FileMode(*m.Mode)
+		}
+	}
+	dir := filepath.Join(o.scratch.dir, "caches", digest(key...))
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	switch err := os.Mkdir(dir, 0o755); {
+	case err == nil:
+		if err := os.Chmod(dir, mode); err != nil {
+			return err
+		}
+		if o := (tree.Owner{UID: m.UID, GID: m.GID}); made && o != (tree.Owner{}) {
+			if err := unix.Setxattr(dir, tree.OwnerAttr, fmt.Appendf(nil, "%d:%d", o.UID, o.GID), 0); err != nil {
+				return fmt.Errorf("noting the owner of %s: %w", dir, err)
+			}
+		}
+	case !errors.Is(err, fs.ErrExist):
+		return err
+	}
+	if m.From == nil || made {
+		out.Source = dir
+		return nil
+	}
+	c, err := o.source(ctx, *m.From)
+	if err != nil {
+		return err
+	}
+	out.Lower, out.Specials, out.Changes = o.layers.lower(c), c.specials(), dir
+	return nil
+}
+
+// secret is a file that only the step sees. One that nobody gives is not there,
+// and as a variable it is empty.
 func (o *one) secret(m dockerfile.Mount) (*step.Mount, error) {
 	file, given := o.o.Secrets[m.ID]
 	if m.Type == "ssh" || !given {
 		if m.Required {
 			return nil, fmt.Errorf("--mount=type=%s,id=%s,required: it was not given (--secret %s=FILE)", m.Type, m.ID, m.ID)
+		}
+		if m.Env != "" {
+			return &step.Mount{Env: m.Env}, nil
 		}
 		return nil, nil
 	}
@@ -128,7 +193,7 @@ func (o *one) copy(ctx context.Context, c *dockerfile.Copy, work string) (*step.
 	if c.URLs != nil {
 		q.Root = filepath.Join(work, "fetched")
 		var err error
-		if q.Matches, err = fetch(ctx, c.URLs, c.Checksum, q.Root); err != nil {
+		if q.Matches, err = fetch(ctx, c.URLs, c.Checksum, q.Root, o.o.Idle); err != nil {
 			return nil, err
 		}
 		q.Unpack = c.Unpack != nil && *c.Unpack // what is fetched is unpacked only if asked

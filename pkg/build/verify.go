@@ -2,6 +2,7 @@ package build
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"fence/pkg/check"
 	"fence/pkg/sif"
@@ -27,12 +29,12 @@ func (e *CheckError) Error() string {
 // has that name was looked at. Only one build of a key is here at a time.
 func (o *one) publish(ctx context.Context, squashfs string, meta sif.Meta) error {
 	image := o.report.Image
-	dir, name := filepath.Split(image)
+	dir := filepath.Dir(image) + "/"
 	old, err := filepath.Glob(dir + ".*" + o.keys.Image + "*") // of a process that was killed
 	if err != nil {
 		return err
 	}
-	made := dir + "." + name
+	made := dir + "." + o.keys.Image + "." + rand.Text()[:8] + ".sif" // its own, should another node have taken the lock
 	for _, f := range append(old, made) {
 		defer os.Remove(f)
 	}
@@ -51,6 +53,32 @@ func (o *one) publish(ctx context.Context, squashfs string, meta sif.Meta) error
 	o.say("starting it once")
 	if err := o.smoke(ctx, made, o.report); err != nil {
 		return err
+	}
+	return o.name(ctx, made)
+}
+
+// name gives the image its name. Another node may have been faster without this
+// one seeing it, as happens where storage shows files late: then that image
+// counts, as soon as it is seen. An image without a record counts for nothing.
+func (o *one) name(ctx context.Context, made string) error {
+	image := o.report.Image
+	for range 90 {
+		if mine, err := first(made, image); mine || err != nil {
+			return err
+		}
+		if o.there(Want{Key: o.keys.Image, Plan: o.plan}, o.report) {
+			o.note("-- another node has made it meanwhile\n")
+			return nil
+		}
+		_, err := os.Stat(image)
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if err == nil && !o.there(Want{Key: o.keys.Image, Plan: o.plan}, o.report) {
+			break
+		}
 	}
 	return os.Rename(made, image)
 }
@@ -97,7 +125,10 @@ func (b *Builder) smoke(ctx context.Context, path string, r *Report) error {
 	if err != nil {
 		return err
 	}
-	r.Warnings, r.Smoke = append(r.Warnings, warnings...), "ok"
+	for _, text := range warnings {
+		r.warn(nil, 0, text)
+	}
+	r.Smoke = "ok"
 	return nil
 }
 
@@ -129,7 +160,7 @@ func (b *Builder) catchUp(ctx context.Context, r *Report, tasks []check.Task) er
 	var started *smoke.Failure
 	switch {
 	case err == nil:
-		_ = writeJSON(b.reportFile(r.Key), r) // a cache of somebody else's: it is done again
+		_ = b.keep(r) // a cache of somebody else's: it is done again
 	case errors.As(err, &looked) || errors.As(err, &started):
 		r.Cached = false
 		os.Remove(b.reportFile(r.Key)) // without it the image counts for nothing

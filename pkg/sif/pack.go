@@ -24,11 +24,12 @@ type PackOptions struct {
 	Time       *time.Time // of everything in the squashfs; nil: the files' own
 }
 
-// What a failed Pack or Write can be told by, with errors.Is. A Pack that was killed
-// (by the kernel, for want of memory) may work with fewer processors.
+// What a failed Pack or Write can be told by, with errors.Is. A Pack that starved
+// (was killed by the kernel, got no memory or no thread) may work with fewer
+// processors and less memory.
 var (
 	ErrDiskFull   = errors.New("the disk is full")
-	ErrKilled     = errors.New("mksquashfs was killed")
+	ErrStarved    = errors.New("mksquashfs did not get what it needs of the node")
 	ErrNoPacker   = errors.New("mksquashfs is not installed")
 	errNoCompress = errors.New("this mksquashfs cannot compress so")
 )
@@ -117,7 +118,9 @@ func packError(err error, text string) error {
 		strings.Contains(text, "out of space on output filesystem"):
 		return fmt.Errorf("%w: %s", ErrDiskFull, why(text))
 	case errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL:
-		return fmt.Errorf("%w, probably for want of memory", ErrKilled)
+		return fmt.Errorf("%w: it was killed, probably for want of memory", ErrStarved)
+	case strings.Contains(text, "Failed to create thread"), strings.Contains(text, "Out of memory"):
+		return fmt.Errorf("%w: %s", ErrStarved, why(text))
 	case strings.Contains(text, "Compressor \"") && strings.Contains(text, "is not supported"):
 		return fmt.Errorf("%w: %s", errNoCompress, why(text))
 	}

@@ -112,7 +112,9 @@ func TestPack_Errors(t *testing.T) {
 	}{
 		{"disk", fake("echo 'Write failed because No space left on device'; echo 'FATAL ERROR:Probably out of space on output filesystem'; exit 1"), "No space left on device", ErrDiskFull},
 		{"quota", fake("echo 'Write failed because Disk quota exceeded' >&2; exit 1"), "Disk quota exceeded", ErrDiskFull},
-		{"killed", fake("kill -9 $$"), "want of memory", ErrKilled},
+		{"killed", fake("kill -9 $$"), "want of memory", ErrStarved},
+		{"threads", fake("echo 'FATAL ERROR:Failed to create thread' >&2; exit 1"), "Failed to create thread", ErrStarved},
+		{"memory", fake("echo 'FATAL ERROR:Out of memory (get_fragment)' >&2; exit 1"), "Out of memory", ErrStarved},
 		{"missing", "/nonexistent/mksquashfs", "install squashfs-tools", ErrNoPacker},
 		{"other", fake("echo 'FATAL ERROR:no such thing' >&2; exit 3"), "exit status 3: no such thing", nil},
 		{"no compressor at all", fake("echo \"mksquashfs: Compressor \\\"$9\\\" is not supported!\" >&2; exit 1"), `Compressor "gzip"`, nil},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
+	"time"
 )
 
 // The names under which the binary is started again.
@@ -41,10 +42,14 @@ func Main() {
 	}
 }
 
+// ErrIdle is the cause of a step that was ended because it printed nothing for
+// longer than Spec.Idle.
+var ErrIdle = errors.New("the command printed nothing for too long")
+
 // Failure is a step that could not be done, as distinct from a command that
 // was run and whose status is not 0.
 type Failure struct {
-	Kind string // "setup", "source", "user", "isolation", "disk"
+	Kind string // "setup", "source", "user", "isolation", "command", "pack", "starved", "memory", "disk"
 	Text string
 }
 
@@ -115,9 +120,19 @@ func Do(ctx context.Context, s Spec, log *os.File, streams ...Stream) (Result, e
 		f.Close()
 	}
 	logged := make(chan struct{})
+	var heard io.Reader = outR
+	if s.Idle > 0 {
+		idle := time.AfterFunc(s.Idle, func() { cancel(ErrIdle) })
+		defer idle.Stop()
+		heard = reader(func(p []byte) (int, error) {
+			n, err := outR.Read(p)
+			idle.Reset(s.Idle)
+			return n, err
+		})
+	}
 	go func() {
 		defer close(logged)
-		keep(log, outR)
+		keep(log, heard)
 	}()
 	go func() {
 		for i, open := range streams {
@@ -151,6 +166,10 @@ func Do(ctx context.Context, s Spec, log *os.File, streams ...Stream) (Result, e
 	if readErr == nil {
 		readErr = json.Unmarshal(said, &r)
 	}
+	var exit *exec.ExitError
+	if readErr != nil && errors.As(waitErr, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+		return Result{}, &Failure{"memory", "the step's first process was killed, probably for want of memory"}
+	}
 	if readErr != nil {
 		return Result{}, &Failure{"setup", fmt.Sprintf("the step's process ended without a word: %v", waitErr)}
 	}
@@ -159,6 +178,10 @@ func Do(ctx context.Context, s Spec, log *os.File, streams ...Stream) (Result, e
 	}
 	return r, nil
 }
+
+type reader func(p []byte) (int, error)
+
+func (r reader) Read(p []byte) (int, error) { return r(p) }
 
 // feed writes a stream to a step. A step that wants no more of it is no error here.
 func feed(w *os.File, open Stream) error {

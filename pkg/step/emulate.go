@@ -34,11 +34,19 @@ const (
 // other than root can hand own files to own groups.
 
 // notedFilter leaves the calls of stat's and chown's kind and getgroups to a
-// listener, and for root mknod of devices.
+// listener, chmod that sets setgid, and for root mknod of devices.
 func notedFilter(root bool) []bpf.Instruction {
 	f := newFilter()
 	for _, nr := range slices.Concat(slices.Sorted(maps.Keys(statCalls)), []uint32{unix.SYS_GETGROUPS}, chownCalls) {
 		f = append(f, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: nr, SkipTrue: 1}, bpf.RetConstant{Val: unix.SECCOMP_RET_USER_NOTIF})
+	}
+	for _, c := range chmodCalls {
+		f = append(f,
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: c.nr, SkipTrue: 4},
+			bpf.LoadAbsolute{Off: dataArgs + 8*c.mode, Size: 4}, // little endian: the low half
+			bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.S_ISGID, SkipTrue: 1},
+			bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW},
+			bpf.RetConstant{Val: unix.SECCOMP_RET_USER_NOTIF})
 	}
 	for _, c := range mknodCalls {
 		if !root {
@@ -75,11 +83,12 @@ func newFilter() []bpf.Instruction {
 	}
 }
 
-type mknodCall struct{ nr, mode uint32 } // mode: which argument it is
+type modeCall struct{ nr, mode uint32 } // mode: which argument it is
 
 var (
 	chownCalls = append([]uint32{unix.SYS_FCHOWN, unix.SYS_FCHOWNAT}, oldChowns...)
-	mknodCalls = append([]mknodCall{{unix.SYS_MKNODAT, 2}}, oldMknods...)
+	mknodCalls = append([]modeCall{{unix.SYS_MKNODAT, 2}}, oldMknods...)
+	chmodCalls = append([]modeCall{{unix.SYS_FCHMOD, 1}, {unix.SYS_FCHMODAT, 2}, {unix.SYS_FCHMODAT2, 2}}, oldChmods...)
 	fakedCalls = []uint32{
 		unix.SYS_SETUID, unix.SYS_SETGID, unix.SYS_SETREUID, unix.SYS_SETREGID, unix.SYS_SETRESUID, unix.SYS_SETRESGID,
 		unix.SYS_SETFSUID, unix.SYS_SETFSGID, unix.SYS_SETGROUPS, unix.SYS_CAPSET,

@@ -7,7 +7,8 @@ const auditArch = unix.AUDIT_ARCH_X86_64
 // The forms from before the *at calls.
 var (
 	oldChowns = []uint32{unix.SYS_CHOWN, unix.SYS_LCHOWN}
-	oldMknods = []mknodCall{{unix.SYS_MKNOD, 1}}
+	oldMknods = []modeCall{{unix.SYS_MKNOD, 1}}
+	oldChmods = []modeCall{{unix.SYS_CHMOD, 1}}
 )
 
 var statCalls = map[uint32]statCall{

@@ -6,7 +6,8 @@ const auditArch = unix.AUDIT_ARCH_AARCH64
 
 var (
 	oldChowns []uint32
-	oldMknods []mknodCall
+	oldMknods []modeCall
+	oldChmods []modeCall
 )
 
 var statCalls = map[uint32]statCall{

@@ -46,7 +46,10 @@ func TestNotedFilter(t *testing.T) {
 		{"a block device", unix.SYS_MKNODAT, []uint64{0, 0, unix.S_IFBLK | 0o600 | high}, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_RET_ALLOW},
 		{"a FIFO", unix.SYS_MKNODAT, []uint64{0, 0, unix.S_IFIFO | 0o666}, unix.SECCOMP_RET_ALLOW, unix.SECCOMP_RET_ALLOW},
 		{"a file", unix.SYS_MKNODAT, []uint64{0, 0, 0o666 | unix.S_IFCHR<<16}, unix.SECCOMP_RET_ALLOW, unix.SECCOMP_RET_ALLOW},
-		{"chmod", unix.SYS_FCHMODAT, nil, unix.SECCOMP_RET_ALLOW, unix.SECCOMP_RET_ALLOW},
+		{"chmod", unix.SYS_FCHMODAT, []uint64{0, 0, 0o1777}, unix.SECCOMP_RET_ALLOW, unix.SECCOMP_RET_ALLOW},
+		{"chmod that sets setgid", unix.SYS_FCHMODAT, []uint64{0, 0, 0o2755}, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_RET_USER_NOTIF},
+		{"fchmod that sets setgid", unix.SYS_FCHMOD, []uint64{0, 0o6755 | high}, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_RET_USER_NOTIF},
+		{"fchmod that does not", unix.SYS_FCHMOD, []uint64{0, 0o4755, unix.S_ISGID}, unix.SECCOMP_RET_ALLOW, unix.SECCOMP_RET_ALLOW},
 		{"setuid", unix.SYS_SETUID, nil, unix.SECCOMP_RET_ALLOW, unix.SECCOMP_RET_ALLOW},
 	} {
 		if got := verdict(t, notedFilter(true), auditArch, c.nr, c.args...); got != c.root {

@@ -162,8 +162,8 @@ func rootLike(below, top string) error {
 	if err := unix.Chmod(top, st.Mode&0o7777); err != nil {
 		return fmt.Errorf("%s: %w", top, err)
 	}
-	if o := ownerOf(below); o != (tree.Owner{}) {
-		if err := setOwner(top, o); err != nil {
+	if o, ok := noteOf(below); ok {
+		if err := writeNote(top, o); err != nil {
 			return err
 		}
 	}
@@ -245,14 +245,16 @@ func refused(err error) error {
 func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 func workdir(w *Workdir, root string) (r Result, err error) {
-	var o tree.Owner
+	var owner *tree.Owner
 	if w.User != "" {
 		// As for --chown: a number alone is its own group, too.
-		if o, _, err = tree.ResolveOwner(root, w.User); err != nil {
+		o, _, err := tree.ResolveOwner(root, w.User)
+		if err != nil {
 			return r, &Failure{"user", err.Error()}
 		}
+		owner = &o
 	}
-	return r, refused(tree.Mkdir(root, w.Path, o))
+	return r, refused(tree.Mkdir(root, w.Path, owner))
 }
 
 // look finds commands as a shell would, inside the root.
@@ -323,6 +325,8 @@ func squash(s Spec, root string) (r Result, err error) {
 	switch err := sif.Pack(context.Background(), root, q.Out, o); {
 	case errors.Is(err, sif.ErrDiskFull):
 		return r, &Failure{"disk", err.Error()}
+	case errors.Is(err, sif.ErrStarved):
+		return r, &Failure{"starved", err.Error()}
 	case err != nil:
 		return r, &Failure{"pack", err.Error()}
 	}

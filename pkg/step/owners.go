@@ -5,10 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
-	"path"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"unsafe"
@@ -39,12 +37,20 @@ type reply struct {
 // process of the step's own PID namespace, with the step's root folder.
 type notary struct {
 	listener int
-	root     int // the root folder, as a descriptor
+	root     int      // the root folder, as a descriptor
+	dev      uint64   // st_dev of what is of the layers
+	upper    int      // the folder for what changes, as a descriptor
+	lower    []string // layers, highest first
 	user     tree.Owner
-	groups   []uint32                // of the user, sorted
-	below    map[string]tree.Special // by path, of the layers below
-	mu       sync.Mutex
-	specials map[string]tree.Special // by path
+	groups   []uint32        // of the user, sorted
+	mounted  map[uint64]bool // st_dev of what the Dockerfile mounts; it is read-only, and root's where there is no note
+	since    int64           // the second before the step began
+
+	mu      sync.Mutex
+	below   map[string]tree.Special // what the layers below note, by path
+	devices map[string]tree.Special // of those, what has a file to stand for it
+	old     map[inode]tree.Owner    // of those that are no devices, and of what is mounted
+	notes   map[identity]tree.Owner // of links, FIFOs and sockets that were given away
 }
 
 func (n *notary) serve() {
@@ -70,6 +76,9 @@ func (n *notary) work() {
 			answered, err = n.stat(&q)
 		} else if q.nr == unix.SYS_GETGROUPS {
 			a.val, err = n.getgroups(&q)
+		} else if i := slices.IndexFunc(chmodCalls, func(c modeCall) bool { return c.nr == uint32(q.nr) }); i >= 0 {
+			n.chmod(&q, chmodCalls[i])
+			answered = false
 		} else {
 			err = n.answer(&q)
 		}
@@ -120,7 +129,7 @@ func (n *notary) chown(q *request, dir int32, at uint64, flags int, uid, gid uin
 			return err
 		}
 	}
-	fd, err := n.open(q, dir, name, flags, false)
+	fd, err := n.open(q, dir, name, flags, true)
 	if foreign(err) || err == unix.ENOENT && name == "" {
 		return nil // the latter has no name any more
 	}
@@ -135,57 +144,29 @@ func (n *notary) chown(q *request, dir int32, at uint64, flags int, uid, gid uin
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if n.user.UID != 0 {
-		// Own files, to own groups (chown(2)); whose an unnoted file is, is not known.
-		o := ownerOf(fmt.Sprintf("/proc/self/fd/%d", fd))
-		own := o == (tree.Owner{}) || o.UID == n.user.UID
-		if u, g := int32(uid), int32(gid); !own || u != -1 && int(u) != n.user.UID || g != -1 && !slices.Contains(n.groups, uint32(g)) {
-			return unix.EPERM
-		}
-		if o == (tree.Owner{}) && uid == gid && int32(uid) == -1 {
-			return nil
-		}
-		if int32(uid) == -1 {
-			uid = uint64(n.user.UID)
-		}
-		if int32(gid) == -1 {
-			gid = uint64(n.user.GID)
-		}
+	readOnly, mounted := n.mounted[st.Dev]
+	if readOnly {
+		return unix.EROFS
 	}
-	set := func(o tree.Owner) tree.Owner {
-		if int32(uid) != -1 {
-			o.UID = int(uint32(uid))
-		}
-		if int32(gid) != -1 {
-			o.GID = int(uint32(gid))
-		}
-		return o
-	}
-	proc := fmt.Sprintf("/proc/self/fd/%d", fd)
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFREG, unix.S_IFDIR:
-		old := ownerOf(proc)
-		if now := set(old); now != old {
-			if err := setOwner(proc, now); err != nil {
-				return unix.EPERM
-			}
-		}
-		if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o111 != 0 && st.Mode&0o6000 != 0 {
-			return unix.Chmod(proc, st.Mode&0o1777|sgidOfLock(st.Mode))
-		}
+	if st.Dev != n.dev && (!mounted || !carries(st.Mode)) {
 		return nil
 	}
-	where, err := os.Readlink(proc)
-	if err != nil {
-		return unix.EPERM
+	old, _ := n.owner(fd, &st)
+	if u, g := int32(uid), int32(gid); n.user.UID != 0 && (old.UID != n.user.UID || u != -1 && int(u) != n.user.UID || g != -1 && int(g) != old.GID && !slices.Contains(n.groups, uint32(g))) {
+		return unix.EPERM // own files, to own groups
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	p := strings.TrimPrefix(where, "/")
-	s := n.specials[p]
-	s.Path, s.Owner = p, set(s.Owner)
-	n.specials[p] = s
-	return nil
+	now := old
+	if int32(uid) != -1 {
+		now.UID = int(uint32(uid))
+	}
+	if int32(gid) != -1 {
+		now.GID = int(uint32(gid))
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG, unix.S_IFDIR:
+		return n.give(fd, &st, old, now)
+	}
+	return n.remember(fd, now)
 }
 
 // sgidOfLock keeps setgid where it does not mean a group to run as (mandatory locking).
@@ -194,55 +175,6 @@ func sgidOfLock(mode uint32) uint32 {
 		return 0o2000
 	}
 	return 0
-}
-
-// mknod notes a device, which this user cannot make.
-func (n *notary) mknod(q *request, dir int32, at uint64, mode uint32, dev uint64) error {
-	name, err := n.text(q, at)
-	if err != nil {
-		return err
-	}
-	// Not cleaned: a link before ".." counts.
-	folder, base := name[:strings.LastIndex(name, "/")+1], name[strings.LastIndex(name, "/")+1:]
-	if folder == "" {
-		folder = "."
-	}
-	if base == "" || base == "." || base == ".." {
-		return unix.EEXIST
-	}
-	fd, err := n.open(q, dir, folder, 0, false)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if folder, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil {
-		return unix.EPERM
-	}
-	// An empty file stands for it, whose mode and owner can be changed.
-	file, err := unix.Openat(fd, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, mode&0o7777&^n.umask(q))
-	if err != nil {
-		return err
-	}
-	unix.Close(file)
-	s := tree.Special{Path: strings.TrimPrefix(path.Join(folder, base), "/"), Device: "c", Major: unix.Major(dev), Minor: unix.Minor(dev)}
-	if mode&unix.S_IFMT == unix.S_IFBLK {
-		s.Device = "b"
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.specials[s.Path] = s
-	return nil
-}
-
-func (n *notary) umask(q *request) uint32 {
-	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", q.pid))
-	for line := range strings.Lines(string(data)) {
-		if v, ok := strings.CutPrefix(line, "Umask:"); ok {
-			mask, _ := strconv.ParseUint(strings.TrimSpace(v), 8, 32)
-			return uint32(mask)
-		}
-	}
-	return 0o022
 }
 
 // getgroups is getgroups(2).
@@ -338,28 +270,6 @@ func (n *notary) open(q *request, dir int32, name string, flags int, xdev bool) 
 	return unix.Openat2(n.root, "./"+p, &how)
 }
 
-// foreign: the call was about what is not of the layers (a mount, a pipe, a
+// foreign: the call was about what has no place here (a pipe, a
 // terminal behind /dev/stdout), whose owner is nobody's business.
 func foreign(err error) bool { return err == unix.EXDEV || err == unix.ELOOP }
-
-// ownerOf and setOwner are of the file that a path leads to, links of /proc included.
-func ownerOf(p string) (o tree.Owner) {
-	var buf [64]byte
-	if n, err := unix.Getxattr(p, tree.OwnerAttr, buf[:]); err == nil {
-		o, _ = tree.ParseOwner(string(buf[:n])) // a command can write there, too
-	}
-	return o
-}
-
-func setOwner(p string, o tree.Owner) error {
-	if o == (tree.Owner{}) {
-		if err := unix.Removexattr(p, tree.OwnerAttr); err != nil && err != unix.ENODATA {
-			return &os.PathError{Op: "removexattr", Path: p, Err: err}
-		}
-		return nil
-	}
-	if err := unix.Setxattr(p, tree.OwnerAttr, fmt.Appendf(nil, "%d:%d", o.UID, o.GID), 0); err != nil {
-		return &os.PathError{Op: "setxattr", Path: p, Err: err}
-	}
-	return nil
-}

@@ -28,6 +28,9 @@ type stage struct {
 	dir    string   // for files to be bound
 	mounts []string // inside the root, in order
 	stubs  []string // inside the root, in order; removed again if nothing was put there
+
+	mounted map[uint64]bool      // st_dev of what the Dockerfile mounts, and whether it is read-only
+	old     map[inode]tree.Owner // what is noted of links and the like there
 }
 
 // on makes sure of a path in the root, a folder or an empty file, and gives it
@@ -59,6 +62,9 @@ func (g *stage) on(target string, folder bool) (string, error) {
 			err = unix.Mkdirat(dir, parts[i], 0o755)
 		} else {
 			err = unix.Mknodat(dir, parts[i], unix.S_IFREG|0o644, 0)
+		}
+		if err == nil {
+			err = writeNote(path.Join(proc(dir), parts[i]), tree.Owner{}) // root's, whoever the step's user is
 		}
 		unix.Close(dir)
 		if err == unix.EEXIST { // a link that leads nowhere
@@ -115,7 +121,7 @@ func (g *stage) owned(target string, data []byte, mode os.FileMode, o tree.Owner
 	if err := os.Chmod(name, mode); err != nil {
 		return "", err
 	}
-	if err := setOwner(name, o); err != nil {
+	if err := writeNote(name, o); err != nil {
 		return "", err
 	}
 	return g.mount(name, target, "", unix.MS_BIND, "")
@@ -150,10 +156,13 @@ func (g *stage) names() error {
 	resolv, _ := os.ReadFile("/etc/resolv.conf")
 	names := "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 	for target, data := range map[string][]byte{"/etc/resolv.conf": resolv, "/etc/hosts": []byte(names)} {
-		if _, err := g.file(target, data, 0o644); err != nil {
-			if strings.HasSuffix(err.Error(), "leads nowhere") {
-				continue // as with systemd-resolved's link: the image's own affair
-			}
+		at, err := g.file(target, data, 0o644)
+		if err == nil {
+			err = readOnly(at)
+		} else if strings.HasSuffix(err.Error(), "leads nowhere") {
+			continue // as with systemd-resolved's link: the image's own affair
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -276,98 +285,6 @@ func (g *stage) devices() error {
 	return nil
 }
 
-// wanted mounts what --mount asks for, and says where that is, links followed,
-// in the root folder; "" where nothing is mounted.
-func (g *stage) wanted(m Mount, i int) (string, error) {
-	at, err := g.mountWanted(m, i)
-	if err != nil {
-		return "", err
-	}
-	at = strings.TrimPrefix(at, g.root)
-	for _, own := range []string{"/", "/proc", "/sys", "/dev", inFence} {
-		if clean := path.Clean("/" + at); m.Target != "" && (clean == own || own != "/" && own != "/dev" && strings.HasPrefix(clean, own+"/")) {
-			return "", fmt.Errorf("--mount: %s is %s, which every step has", m.Target, own)
-		}
-	}
-	return at, nil
-}
-
-func (g *stage) mountWanted(m Mount, i int) (string, error) {
-	own := func(name string) string { return filepath.Join(g.dir, fmt.Sprintf("mount%d-%s", i, name)) }
-	switch {
-	case m.Target == "":
-		return "", nil
-	case m.Tmpfs:
-		data := "mode=1777"
-		if m.Size > 0 {
-			data += fmt.Sprintf(",size=%d", m.Size)
-		}
-		return g.mount("sifbuild", m.Target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, data)
-	case m.IsData:
-		return g.owned(m.Target, m.Data, os.FileMode(m.Mode), m.Owner)
-	}
-	source := m.Source
-	switch {
-	case m.Matches != nil:
-		source = own("copy")
-		if err := os.Mkdir(source, 0o755); err != nil {
-			return "", err
-		}
-		dest := "/"
-		if e := m.Matches[0].Entry; e.Type != "dir" {
-			dest = "/file"
-		}
-		if _, err := tree.Copy(source, tree.CopyRequest{Root: m.Source, Matches: m.Matches, Dest: dest}); err != nil {
-			return "", fmt.Errorf("--mount: %w", err)
-		}
-		if dest == "/file" {
-			source += dest
-		}
-	case m.Lower != nil:
-		from, err := view(own("from"), m.Lower, "")
-		if err != nil {
-			return "", err
-		}
-		fd, err := inRoot(from, m.Source, unix.O_PATH)
-		if err != nil {
-			return "", fmt.Errorf("--mount: /%s: %w", m.Source, err)
-		}
-		source, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
-		unix.Close(fd)
-		if err != nil {
-			return "", err
-		}
-		if m.ReadOnly {
-			break
-		}
-		// What is written must not come into the layers.
-		if info, err := os.Stat(source); err != nil {
-			return "", err
-		} else if !info.IsDir() {
-			data, err := os.ReadFile(source)
-			if err != nil {
-				return "", err
-			}
-			return g.file(m.Target, data, info.Mode().Perm())
-		}
-		changes := m.Changes
-		if changes == "" {
-			changes = own("changes")
-			if err := os.Mkdir(changes, 0o755); err != nil {
-				return "", err
-			}
-		}
-		if source, err = view(own("over"), []string{source}, changes); err != nil {
-			return "", err
-		}
-	}
-	at, err := g.mount(source, m.Target, "", unix.MS_BIND|unix.MS_REC, "")
-	if err == nil && m.ReadOnly {
-		err = readOnly(at)
-	}
-	return at, err
-}
-
 // enter makes the root folder this process's own.
 func (g *stage) enter() error {
 	if err := os.Chdir(g.root); err != nil {
@@ -398,57 +315,4 @@ func (g *stage) leave() {
 			os.Remove(p)
 		}
 	}
-}
-
-// newOwners notes whose new files are: everything in the upper folder that is
-// in no layer below belongs to the step's user, and to the group of a folder
-// that is setgid.
-func newOwners(upper string, lower []string, user tree.Owner, specials map[string]tree.Special) error {
-	group := map[string]int{} // that new files of a setgid folder get
-	return filepath.WalkDir(upper, func(p string, d os.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(upper, p)
-		if err != nil {
-			return err
-		}
-		o := user
-		if gid, ok := group[filepath.Dir(rel)]; ok && rel != "." {
-			o.GID = gid
-		}
-		noted := d.IsDir() || d.Type().IsRegular()
-		switch fresh := rel != "." && o != (tree.Owner{}) && !existed(lower, rel); {
-		case !fresh || d.Type()&os.ModeCharDevice != 0: // a whiteout
-		case !noted:
-			if s, ok := specials[rel]; !ok || s.Device == "" && s.Owner == (tree.Owner{}) {
-				specials[rel] = tree.Special{Path: rel, Owner: o}
-			}
-		case ownerOf(p) == tree.Owner{}:
-			if err := setOwner(p, o); err != nil {
-				return err
-			}
-		}
-		if d.IsDir() {
-			info, err := d.Info()
-			if err != nil {
-				return err
-			}
-			if info.Mode()&os.ModeSetgid != 0 {
-				group[rel] = ownerOf(p).GID
-			}
-		}
-		return nil
-	})
-}
-
-// existed looks a path up through layers, highest first.
-func existed(lower []string, rel string) bool {
-	for _, l := range lower {
-		var st unix.Stat_t
-		if unix.Lstat(filepath.Join(l, rel), &st) == nil {
-			return !(st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0)
-		}
-	}
-	return false
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -38,7 +37,7 @@ type commandSpec struct {
 
 // run does a RUN step.
 func run(s Spec, root string) (r Result, err error) {
-	g := &stage{root: root, dir: s.Dir}
+	g := &stage{root: root, dir: s.Dir, mounted: map[uint64]bool{}, old: map[inode]tree.Owner{}}
 	if err := unix.Sethostname([]byte(hostname)); err != nil {
 		return r, fmt.Errorf("sethostname: %w", err)
 	}
@@ -75,10 +74,12 @@ func run(s Spec, root string) (r Result, err error) {
 	if err := g.tools(s.Run, opened, user.UID == 0); err != nil {
 		return r, err
 	}
-	// A folder that an earlier step has removed is there again, and stays.
+	// A folder that an earlier step has removed is there again, the user's, and stays.
+	before := len(g.stubs)
 	if _, err := g.on(s.Run.Cwd, true); err != nil {
 		return r, &Failure{"source", fmt.Sprintf("the working folder %s: %v", s.Run.Cwd, err)}
 	}
+	made := slices.Clone(g.stubs[before:])
 	g.stubs = slices.DeleteFunc(g.stubs, func(p string) bool { return p == s.Run.Cwd || strings.HasPrefix(s.Run.Cwd, p+"/") })
 	upper, err := unix.Open(s.Upper, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -95,67 +96,37 @@ func run(s Spec, root string) (r Result, err error) {
 	if err := g.enter(); err != nil {
 		return r, err
 	}
+	for _, p := range made {
+		if err := writeNote(p, tree.Owner{UID: user.UID, GID: user.GID}); err != nil {
+			return r, err
+		}
+	}
 	top, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return r, err
 	}
-	n := &notary{specials: map[string]tree.Special{}, groups: []uint32{uint32(user.GID)},
-		root: top, user: tree.Owner{UID: user.UID, GID: user.GID}, below: map[string]tree.Special{}}
-	for _, s := range s.Run.Specials {
-		n.below[s.Path] = s
-	}
+	n := &notary{root: top, upper: upper, lower: lower, mounted: g.mounted, old: g.old, user: tree.Owner{UID: user.UID, GID: user.GID}, groups: []uint32{uint32(user.GID)}}
 	for _, g := range user.Groups {
 		n.groups = append(n.groups, uint32(g))
 	}
 	slices.Sort(n.groups)
 	n.groups = slices.Compact(n.groups)
-	r.Exit, err = n.command(s.Run, user)
+	if err = n.begin(s.Run.Specials); err == nil {
+		r.Exit, err = n.command(s.Run, user)
+	}
 	if err == nil {
-		r.Specials, err = n.settle(fmt.Sprintf("/proc/self/fd/%d", upper), lower)
+		r.Specials, err = n.settle()
 	}
 	g.leave()
 	return r, err
-}
-
-// settle notes whose the new files are, when all processes have ended, and
-// lists what the folder upper cannot hold.
-func (n *notary) settle(upper string, lower []string) (list []tree.Special, err error) {
-	if err := newOwners(upper+"/.", lower, n.user, n.specials); err != nil {
-		return nil, fmt.Errorf("noting whose the new files are: %w", err)
-	}
-	for p := range n.below {
-		// What was replaced is noted anew, or as nobody's.
-		if _, ours := n.specials[p]; !ours {
-			if _, err := os.Lstat(upper + "/" + p); err == nil {
-				list = append(list, tree.Special{Path: p})
-			}
-		}
-	}
-	for _, p := range slices.Sorted(maps.Keys(n.specials)) {
-		// What is gone again, or was replaced, needs no note.
-		s := n.specials[p]
-		info, err := os.Lstat("/" + p)
-		switch {
-		case err != nil:
-		case s.Device != "" && info.Mode().IsRegular() && info.Size() == 0:
-			s.Mode, s.Owner = uint32(info.Sys().(*syscall.Stat_t).Mode&0o7777), ownerOf("/"+p)
-			if err := os.Remove("/" + p); err != nil {
-				return nil, err
-			}
-			list = append(list, s)
-		case s.Device == "" && !info.IsDir() && !info.Mode().IsRegular():
-			list = append(list, s)
-		}
-	}
-	return list, nil
 }
 
 // command runs the command and returns its status when all of its processes
 // have ended.
 func (n *notary) command(r *Run, user tree.User) (int, error) {
 	spec := commandSpec{Argv: r.Argv, Env: r.Env, Cwd: r.Cwd, Files: r.Files, Fake: user.UID == 0}
-	if !slices.ContainsFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }) {
-		spec.Env = append(slices.Clone(spec.Env), "HOME="+user.Home)
+	if home := func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }; !slices.ContainsFunc(spec.Env, func(kv string) bool { return home(kv) && kv != "HOME=" }) {
+		spec.Env = append(slices.DeleteFunc(slices.Clone(spec.Env), home), "HOME="+user.Home)
 	}
 	for _, m := range r.Mounts {
 		if m.Env != "" {

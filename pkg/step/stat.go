@@ -1,18 +1,13 @@
 package step
 
 import (
-	"fmt"
-	"os"
-	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"fence/pkg/tree"
 )
 
-// stat shows a program the owner that was noted. It reports whether it
-// answered: what has no note the kernel answers itself.
+// stat shows a program whose a file is, and a device where a file stands for
+// one. It reports whether it answered: where the kernel says the same, it may.
 func (n *notary) stat(q *request) (answered bool, err error) {
 	c := statCalls[uint32(q.nr)]
 	arg := q.args
@@ -37,17 +32,21 @@ func (n *notary) stat(q *request) (answered bool, err error) {
 		return false, nil // the kernel says what is wrong, or it is not of the layers
 	}
 	defer unix.Close(fd)
-	owner, noted := n.noted(fd)
-	if !noted {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return false, nil
+	}
+	owner, same := n.owner(fd, &st)
+	device, isDevice := n.device(fd, &st)
+	if same && !isDevice {
 		return false, nil
 	}
 	var out []byte
 	if c.mask < 0 {
-		var st unix.Stat_t
-		if unix.Fstat(fd, &st) != nil {
-			return false, nil
-		}
 		st.Uid, st.Gid = uint32(owner.UID), uint32(owner.GID)
+		if isDevice {
+			st.Mode, st.Rdev = st.Mode&^unix.S_IFMT|device.format(), unix.Mkdev(device.Major, device.Minor)
+		}
 		out = unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))
 	} else {
 		var st unix.Statx_t
@@ -56,45 +55,15 @@ func (n *notary) stat(q *request) (answered bool, err error) {
 			return false, nil
 		}
 		st.Uid, st.Gid = uint32(owner.UID), uint32(owner.GID)
+		if isDevice {
+			st.Mode, st.Rdev_major, st.Rdev_minor = st.Mode&^unix.S_IFMT|uint16(device.format()), device.Major, device.Minor
+		}
 		out = unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))
 	}
 	if !n.valid(q) {
 		return true, unix.EINTR
 	}
 	return true, n.write(q, arg[c.buf], out)
-}
-
-// noted is what is noted about an open file.
-func (n *notary) noted(fd int) (o tree.Owner, ok bool) {
-	proc := fmt.Sprintf("/proc/self/fd/%d", fd)
-	var buf [64]byte
-	k, err := unix.Getxattr(proc, tree.OwnerAttr, buf[:])
-	if err == nil {
-		o, err = tree.ParseOwner(string(buf[:k]))
-		return o, err == nil
-	}
-	if n.few() {
-		return o, false
-	}
-	// It may be one that can carry no note.
-	real, err := os.Readlink(proc)
-	if err != nil {
-		return o, false
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	s, ok := n.specials[strings.TrimPrefix(real, "/")]
-	if !ok {
-		s, ok = n.below[strings.TrimPrefix(real, "/")]
-	}
-	return s.Owner, ok && s.Device == "" && s.Owner != (tree.Owner{})
-}
-
-// few: there is no list to look into.
-func (n *notary) few() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return len(n.specials) == 0 && len(n.below) == 0
 }
 
 // statCall says where the arguments of a call of stat's kind are; -1 for none.

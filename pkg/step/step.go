@@ -12,6 +12,8 @@
 package step
 
 import (
+	"time"
+
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"fence/pkg/tree"
@@ -23,6 +25,10 @@ type Spec struct {
 	Upper string   `json:"upper,omitempty"` // the folder for what changes; "" mounts read-only
 	Like  string   `json:"like,omitempty"`  // whose mode and owner the top of Upper gets; "": of the highest Lower
 	Dir   string   `json:"dir"`             // an empty folder of the caller's own, on the filesystem of Upper
+
+	// Idle is how long the step may print nothing, before Do ends it with
+	// ErrIdle; 0: for ever.
+	Idle time.Duration `json:"-"`
 
 	// One of these is set.
 	Run     *Run     `json:"run,omitempty"`
@@ -74,6 +80,8 @@ type Mount struct {
 	Matches []tree.Match `json:"matches,omitempty"` // files of the folder Source, to be copied
 	Source  string       `json:"source,omitempty"`  // a folder of this node, or a path in the view of Lower
 	Lower   []string     `json:"lower,omitempty"`   // layers, highest first
+	// Specials are of Lower.
+	Specials []tree.Special `json:"specials,omitempty"`
 
 	ReadOnly bool   `json:"read_only,omitempty"`
 	Changes  string `json:"changes,omitempty"` // folder for what is written over Source; "": it is not kept

@@ -160,7 +160,7 @@ func unixMode(m os.FileMode) uint32 {
 	return out
 }
 
-// newOwner is the owner of folders that no source stands for.
+// newOwner is the owner of what no source stands for.
 func (k *copier) newOwner() Owner {
 	if k.Owner != nil {
 		return *k.Owner
@@ -179,7 +179,7 @@ func (k *copier) destination(dir bool, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := k.dst.mkdirAll(at, k.parentMode, k.newOwner()); err != nil {
+	if _, err := k.dst.mkdirAll(at, k.parentMode, k.Owner); err != nil {
 		return "", err
 	}
 	at, format, err := resolve(k.dst.look, relative(k.Dest), true)
@@ -193,7 +193,7 @@ func (k *copier) destination(dir bool, name string) (string, error) {
 	if dir && format == 0 {
 		made = at
 	}
-	_, err = k.dst.mkdirAll(made, k.parentMode, k.newOwner())
+	_, err = k.dst.mkdirAll(made, k.parentMode, k.Owner)
 	return at, err
 }
 
@@ -371,10 +371,10 @@ func (k *copier) clear(p string) (bool, error) {
 }
 
 // Mkdir makes the folder p (absolute) of WORKDIR in the root folder dst, and
-// those that lead to it, with mode 0755 and the given owner. Links are followed
-// inside dst. A folder that is there is left as it is, something else in the
+// those that lead to it, with mode 0755 and the given owner; nil is root, and the
+// group of a setgid folder. Links are followed inside dst. A folder that is there is left as it is, something else in the
 // way is an error.
-func Mkdir(dst, p string, owner Owner) error {
+func Mkdir(dst, p string, owner *Owner) error {
 	r, err := openRoot(dst)
 	if err != nil {
 		return err

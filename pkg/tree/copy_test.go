@@ -381,13 +381,13 @@ func TestAdd_CopiesWhatIsNoTar(t *testing.T) {
 func TestMkdir(t *testing.T) {
 	dst := t.TempDir()
 	grow(t, dst, "have/ 700", "l->/other", "f=1")
-	must(t, Mkdir(dst, "/have/a/../b", Owner{5, 6}))
-	must(t, Mkdir(dst, "/l/x", Owner{}))
-	must(t, Mkdir(dst, "/../..", Owner{5, 5}))
-	if err := Mkdir(dst, "/f/x", Owner{}); !errors.Is(err, syscall.ENOTDIR) {
+	must(t, Mkdir(dst, "/have/a/../b", &Owner{5, 6}))
+	must(t, Mkdir(dst, "/l/x", nil))
+	must(t, Mkdir(dst, "/../..", &Owner{5, 5}))
+	if err := Mkdir(dst, "/f/x", nil); !errors.Is(err, syscall.ENOTDIR) {
 		t.Errorf("below a file: %v", err)
 	}
-	if err := Mkdir(dst, "/f", Owner{}); !errors.Is(err, syscall.ENOTDIR) {
+	if err := Mkdir(dst, "/f", nil); !errors.Is(err, syscall.ENOTDIR) {
 		t.Errorf("over a file: %v", err)
 	}
 	if got, want := list(t, dst, nil), lines("f=1", "have/ 0700", "have/b/ 5:6", "l->/other", "other/", "other/x/"); got != want {

@@ -300,6 +300,16 @@ func (x *extractor) folderFor(p string) error {
 	if err != nil {
 		return err
 	}
+	if x.add {
+		above, ok := x.dirs[path.Dir(p)]
+		if !ok {
+			if st, err = x.r.lstat(path.Dir(p)); err != nil {
+				return err
+			}
+			above.mode = st.Mode
+		}
+		m.mode |= above.mode & unix.S_ISGID // as mkdir(2) does it
+	}
 	if err := x.folder(p, m, opaque); err != nil {
 		return err
 	}

@@ -215,7 +215,7 @@ func TestCopy_StaysInside(t *testing.T) {
 	if _, err := Copy(dst, CopyRequest{Root: src, Matches: matches, Dest: "/"}); err == nil {
 		t.Error("a folder went over a link")
 	}
-	must(t, Mkdir(dst, "/b/made", Owner{5, 5}))
+	must(t, Mkdir(dst, "/b/made", &Owner{5, 5}))
 	if _, _, err := ResolveOwner(dst, "bob"); err != nil {
 		t.Error(err)
 	}

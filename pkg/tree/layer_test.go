@@ -70,10 +70,12 @@ func TestPack(t *testing.T) {
 		{Path: "d/l", Owner: Owner{7, 8}},
 		{Path: "d/null", Owner: Owner{1, 2}, Device: "c", Mode: 0o666, Major: 1, Minor: 3},
 		{Path: "d/f", Owner: Owner{99, 99}}, // a file's owner is its attribute
+		{Path: "d/device"},                  // of a layer below, and gone
+		{Path: "d/p"},                       // which was another's
 	}
 	data := packed(t, layer, specials, PackOptions{})
 	want := lines("./ 5 0755 0:0",
-		"d/ 5 1750 0:0", "d/f 0 4711 5:6", "d/g 1 4711 5:6 d/f", "d/.wh.gone 0 0000 0:0", "d/l 2 0777 7:8 ../x",
+		"d/ 5 1750 0:0", "d/.wh.device 0 0000 0:0", "d/f 0 4711 5:6", "d/g 1 4711 5:6 d/f", "d/.wh.gone 0 0000 0:0", "d/l 2 0777 7:8 ../x",
 		"d/.wh.null 0 0000 0:0", "d/null 3 0666 1:2 1,3", "d/p 6 0600 0:0", "new\nline 0 0644 0:0", "o/ 5 0755 0:0", "o/.wh..wh..opq 0 0000 0:0", "o/n 0 0644 0:0")
 	if got := names(t, data); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,8 +24,9 @@ type PackOptions struct {
 // (character devices 0/0) and opaque folders (user.overlay.opaque) become .wh.
 // names, owners come from OwnerAttr and specials, files with several names are
 // written once, the root folder is "./". Sockets are left out. specials are of
-// this layer; those with nothing to say are ignored. The same folder gives the
-// same bytes.
+// this layer; one that says nothing is a whiteout where the layer has nothing:
+// a device of the layers below, which is in no folder, is gone. The same folder
+// gives the same bytes.
 //
 // A name that begins with .wh. cannot be part of a layer and is an error.
 func Pack(w io.Writer, layer string, specials []Special, o PackOptions) error {
@@ -55,15 +57,19 @@ func Pack(w io.Writer, layer string, specials []Special, o PackOptions) error {
 type packer struct {
 	v     *view
 	notes map[string]Owner
+	gone  map[string][]string // names by folder
 	tw    *tar.Writer
 	links map[inode]string
 	buf   []byte
 }
 
 func newPacker(v *view, specials []Special, w io.Writer) *packer {
-	k := &packer{v: v, notes: map[string]Owner{}, tw: tar.NewWriter(w), links: map[inode]string{}, buf: make([]byte, 256<<10)}
+	k := &packer{v: v, notes: map[string]Owner{}, gone: map[string][]string{}, tw: tar.NewWriter(w), links: map[inode]string{}, buf: make([]byte, 256<<10)}
 	for _, s := range specials {
 		k.notes[s.Path] = s.Owner
+		if s.Device == "" && s.Owner == (Owner{}) {
+			k.gone[path.Dir(s.Path)] = append(k.gone[path.Dir(s.Path)], path.Base(s.Path))
+		}
 	}
 	return k
 }
@@ -83,6 +89,13 @@ func (k *packer) folder(dir string) error {
 	names, err := k.v.names(dir)
 	if err != nil {
 		return err
+	}
+	for _, name := range k.gone[dir] {
+		if _, there := slices.BinarySearch(names, name); !there {
+			if err := k.mark(join(dir, whPrefix+name)); err != nil {
+				return err
+			}
+		}
 	}
 	for _, name := range names {
 		p := join(dir, name)

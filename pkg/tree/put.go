@@ -250,7 +250,7 @@ func (k *copier) unpack(m Match) (bool, error) {
 	if err != nil {
 		return true, err
 	}
-	if _, err := k.dst.mkdirAll(at, 0o755, k.newOwner()); err != nil {
+	if _, err := k.dst.mkdirAll(at, 0o755, k.Owner); err != nil {
 		return true, err
 	}
 	fd, err := k.dst.dir(at)

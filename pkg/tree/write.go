@@ -325,8 +325,9 @@ func ParseOwner(s string) (Owner, error) {
 }
 
 // mkdirAll makes the folder p (resolved) and those above it that are not there,
-// and returns those it made, the topmost first.
-func (r *rooted) mkdirAll(p string, mode uint32, o Owner) (made []string, err error) {
+// and returns those it made, the topmost first. What is made in a setgid folder
+// is setgid, too, and of its group unless there is an owner.
+func (r *rooted) mkdirAll(p string, mode uint32, o *Owner) (made []string, err error) {
 	st, err := r.lstat(p)
 	switch {
 	case err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR:
@@ -342,8 +343,25 @@ func (r *rooted) mkdirAll(p string, mode uint32, o Owner) (made []string, err er
 	if err := r.mkdir(p); err != nil {
 		return nil, err
 	}
-	if o != (Owner{}) {
-		if err := r.setOwner(p, o); err != nil {
+	var is Owner
+	if o != nil {
+		is = *o
+	}
+	if st, err = r.lstat(path.Dir(p)); err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_ISGID != 0 {
+		mode |= unix.S_ISGID
+		if o == nil {
+			above, err := r.ownerAt(path.Dir(p))
+			if err != nil {
+				return nil, err
+			}
+			is.GID = above.GID
+		}
+	}
+	if is != (Owner{}) {
+		if err := r.setOwner(p, is); err != nil {
 			return nil, err
 		}
 	}

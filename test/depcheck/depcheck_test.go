@@ -42,6 +42,7 @@ var layer = map[string]int{
 	"fence/pkg/status":               3,
 	"fence/pkg/task":                 0,
 	"fence/pkg/harbor":               1,
+	"fence/pkg/job":                  1,
 	"fence/pkg/tree":                 1,
 	"fence/pkg/internal/blobs":       0,
 	"fence/pkg/registry":             1,

@@ -241,7 +241,7 @@ func TestDiskFull(t *testing.T) {
 				p.t = t
 				p.empty()
 				grow := p.small(name, size<<10)
-				r := p.run(p.command(nil))
+				r := p.run(p.command(nil, "--min-disk", "0"))
 				one := r.records["a"]
 				if r.code != 3 || one.Fault == nil || one.Fault.Class != "disk" || one.Image != "" || strings.Contains(one.Fault.Message, "\n") {
 					t.Errorf("exit code %d, %+v, %+v\n%s", r.code, one, one.Fault, r.stderr)

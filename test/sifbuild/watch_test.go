@@ -115,13 +115,18 @@ func (p *place) gone() {
 // to its end, each step's archive too, no file is half there, and no lock is held.
 func (p *place) whole() {
 	p.t.Helper()
-	p.must(filepath.WalkDir(p.path("cache"), func(name string, d fs.DirEntry, err error) error {
+	p.wholeCache(p.path("cache"))
+}
+
+func (p *place) wholeCache(cache string) {
+	p.t.Helper()
+	p.must(filepath.WalkDir(cache, func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
 		case d.IsDir():
 		case strings.HasPrefix(d.Name(), "."), filepath.Base(filepath.Dir(name)) == "locks":
-			p.t.Errorf("in the cache: %s", strings.TrimPrefix(name, p.path("cache")))
+			p.t.Errorf("in the cache: %s", strings.TrimPrefix(name, cache))
 		case filepath.Ext(name) == ".sif":
 			p.listing(name)
 		case filepath.Ext(name) == ".tar":

@@ -2,26 +2,29 @@
 // system, do something one at a time. A lock is a file that only one of them
 // can create; it says who has it, and its time of change is renewed while the
 // owner lives. An owner that died blocks nobody: on the same node its process
-// is gone, on another its file grows old.
+// is gone, on another its file changes no more.
 //
 // File locks of the kernel are not used: NFS and Lustre do not all have them.
+// Clocks are not compared: a waiter counts, by its own clock, how long the file
+// has been as it is. Nor is what a node remembers of a file believed when a lock
+// is taken from its owner: the file is looked at under a name that is new.
 //
-// The promise is weaker than theirs. An owner that stood still for longer than
-// Stale (stopped, its storage away) can lose its lock to another: Lost tells
-// it. So what is done under a lock must end in one step that does no harm when
-// it is done twice, such as a rename.
+// The promise is weaker than that of a kernel's lock. An owner that stood still
+// for longer than Stale (stopped, its storage away) can lose its lock to
+// another: Lost tells it. So what is done under a lock must end in one step that
+// does no harm when it is done twice, such as a rename.
 package lockfile
 
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
+	cryptorand "crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,13 +33,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Beat is how often an owner renews its file, Stale the age at which the file
-// of an owner on another node counts for nothing. Network file systems show
-// times that are up to a minute old (acregmax of nfs(5)), so it is longer.
+// Beat is how often an owner renews its file, Stale how long a waiter on another
+// node sees no change before the lock counts for nothing. Network file systems
+// show times that are up to a minute old (acregmax of nfs(5)), so it is longer.
 const (
 	Beat  = 5 * time.Second
 	Stale = 90 * time.Second
 )
+
+// skew is how far apart the clocks of two nodes are at most; munge(7) refuses
+// five minutes. What is older than that and Stale needs nobody to watch it.
+const skew = 10 * time.Minute
 
 // Owner is what a lock's file says.
 type Owner struct {
@@ -71,29 +78,39 @@ func acquire(ctx context.Context, path string, poll, beat time.Duration) (*Lock,
 	if err != nil {
 		return nil, fmt.Errorf("locking %s: %w", path, err)
 	}
+	w := newWaiter(path, me)
 	for {
-		err := create(path, me)
-		if err == nil {
-			l := &Lock{path: path, me: me, stop: make(chan struct{}), lost: make(chan struct{})}
-			l.done.Go(func() { l.beat(beat) })
-			return l, nil
-		}
-		if !errors.Is(err, fs.ErrExist) {
-			return nil, fmt.Errorf("locking: %w", err)
-		}
-		freed, owner, err := clear(path, me)
-		if err != nil {
-			return nil, fmt.Errorf("locking %s: %w", path, err)
-		}
-		if freed {
-			continue
+		l, owner, err := w.try(beat)
+		if err != nil || l != nil {
+			return l, err
 		}
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("waiting for the lock %s of %s: %w", path, owner, context.Cause(ctx))
-		case <-time.After(poll):
+		case <-time.After(poll + rand.N(poll/4)):
 		}
 	}
+}
+
+// Try takes the lock path if nobody has it; else the lock is nil, and the owner
+// who has.
+func Try(path string) (*Lock, Owner, error) {
+	me, err := self()
+	if err != nil {
+		return nil, me, fmt.Errorf("locking %s: %w", path, err)
+	}
+	return newWaiter(path, me).try(Beat)
+}
+
+// Held says whether a living process has the lock path, also where that cannot
+// be told. A process on another node that died some minutes ago counts as living.
+func Held(path string) bool {
+	me, err := self()
+	if err != nil {
+		return true
+	}
+	dead, _, err := (&watch{path: path, me: me, now: time.Now}).dead()
+	return !errors.Is(err, fs.ErrNotExist) && !dead
 }
 
 // Lost is closed when the lock turned out to be somebody else's.
@@ -154,28 +171,62 @@ func read(path string) (Owner, error) {
 	return o, err
 }
 
+// waiter is a process that wants a lock, with what it has seen of it so far.
+type waiter struct {
+	lock, guard watch
+}
+
+func newWaiter(path string, me Owner) *waiter {
+	return &waiter{watch{path: path, me: me, now: time.Now}, watch{path: path + ".break", me: me, now: time.Now}}
+}
+
+// try takes the lock if it is free, or its owner dead.
+func (w *waiter) try(beat time.Duration) (*Lock, Owner, error) {
+	path, me := w.lock.path, w.lock.me
+	var owner Owner
+	for range 2 { // the second time, one that is gone was cleared away
+		err := create(path, me)
+		if err == nil {
+			l := &Lock{path: path, me: me, stop: make(chan struct{}), lost: make(chan struct{})}
+			l.done.Go(func() { l.beat(beat) })
+			return l, me, nil
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return nil, owner, fmt.Errorf("locking: %w", err)
+		}
+		var freed bool
+		if freed, owner, err = w.clear(); err != nil {
+			return nil, owner, fmt.Errorf("locking %s: %w", path, err)
+		}
+		if !freed {
+			break
+		}
+	}
+	return nil, owner, nil
+}
+
 // clear removes a lock whose owner is dead. Only one process does so at a
 // time, the one that has the file path.break: else the second would remove
 // the lock that the first has just taken.
-func clear(path string, me Owner) (freed bool, owner Owner, err error) {
-	dead, owner, err := isDead(path, me)
+func (w *waiter) clear() (freed bool, owner Owner, err error) {
+	dead, owner, err := w.lock.dead()
 	if err != nil || !dead {
 		return errors.Is(err, fs.ErrNotExist), owner, except(err, fs.ErrNotExist)
 	}
-	guard := path + ".break"
-	if err := create(guard, me); errors.Is(err, fs.ErrExist) {
-		if dead, _, err := isDead(guard, me); err == nil && dead {
-			os.Remove(guard) // whoever was about to clear the lock died at it
+	if err := create(w.guard.path, w.guard.me); errors.Is(err, fs.ErrExist) {
+		if dead, _, err := w.guard.dead(); err == nil && dead {
+			os.Remove(w.guard.path) // whoever was about to clear the lock died at it
 		}
 		return false, owner, nil
 	} else if err != nil {
 		return false, owner, err
 	}
-	defer os.Remove(guard)
-	if dead, owner, err = isDead(path, me); err != nil || !dead {
+	defer os.Remove(w.guard.path)
+	now, err := fresh(w.lock.path, w.lock.me)
+	if err != nil || now != w.lock.seen {
 		return errors.Is(err, fs.ErrNotExist), owner, except(err, fs.ErrNotExist)
 	}
-	return true, owner, except(os.Remove(path), fs.ErrNotExist)
+	return true, owner, except(os.Remove(w.lock.path), fs.ErrNotExist)
 }
 
 func except(err, not error) error {
@@ -185,40 +236,80 @@ func except(err, not error) error {
 	return err
 }
 
-// isDead says whether nobody has the lock path any more.
-func isDead(path string, me Owner) (bool, Owner, error) {
+// state is what a living owner changes.
+type state struct {
+	id    string
+	mtime int64 // nanoseconds, of whatever clock
+}
+
+// look reads a lock's file. One that says nothing is not yet written, or its
+// owner died before it was: its time of change is all there is.
+func look(path string) (Owner, state, error) {
 	owner, err := read(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return false, owner, err
-	case err != nil: // not yet written, or its owner died before it was: only its age tells
-		owner.Node = "an unknown node"
-	case owner.Boot == me.Boot && owner.PIDs == me.PIDs:
-		return started(owner.PID) != owner.Start, owner, nil
+	if errors.Is(err, fs.ErrNotExist) {
+		return owner, state{}, err
+	} else if err != nil {
+		owner = Owner{Node: "an unknown node"}
 	}
 	st, err := os.Stat(path)
 	if err != nil {
-		return false, owner, err
+		return owner, state{}, err
 	}
-	now, err := clock(filepath.Dir(path))
-	return err == nil && now.Sub(st.ModTime()) > Stale, owner, err
+	return owner, state{owner.ID, st.ModTime().UnixNano()}, nil
 }
 
-// clock is the time of the file system that dir is on: that of a file just
-// made there.
-func clock(dir string) (time.Time, error) {
-	f, err := os.CreateTemp(dir, ".clock-")
-	if err != nil {
-		return time.Time{}, err
+// fresh is look past what this node remembers of names and attributes (bindfs
+// and NFS with caches, for half a minute and more): by a name that is new.
+func fresh(path string, me Owner) (state, error) {
+	name := path + ".look-" + me.ID
+	if err := os.Link(path, name); errors.Is(err, fs.ErrNotExist) {
+		return state{}, err
+	} else if err != nil {
+		name = path // a file system without hard links
+	} else {
+		defer os.Remove(name)
 	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return time.Time{}, err
-	}
-	return st.ModTime(), nil
+	_, now, err := look(name)
+	return now, err
 }
+
+// watch is what a waiter has seen of a file, and since when that is so.
+type watch struct {
+	path  string
+	me    Owner
+	now   func() time.Time
+	seen  state
+	since time.Time // by this process's clock
+}
+
+// dead says whether nobody has the lock any more, as far as can be seen.
+func (w *watch) dead() (bool, Owner, error) {
+	owner, s, err := look(w.path)
+	if err != nil {
+		return false, owner, err
+	}
+	now := w.now()
+	if s != w.seen || w.since.IsZero() {
+		w.seen, w.since = s, now
+	}
+	if owner.ID != "" && owner.Boot == w.me.Boot && owner.PIDs == w.me.PIDs {
+		return started(owner.PID) != owner.Start, owner, nil
+	}
+	who := owner
+	who.ID = ""
+	if now.Sub(w.since) >= Stale || now.Sub(time.Unix(0, s.mtime)) >= Stale+skew {
+		deadOnes.Store(who, s.mtime)
+		return true, owner, nil
+	}
+	// What a process had that is known to be dead needs no watching of its own,
+	// as long as it has not been renewed since.
+	last, ok := deadOnes.Load(who)
+	return ok && owner.ID != "" && s.mtime <= last.(int64)+int64(3*Beat), owner, nil
+}
+
+// deadOnes are processes of other nodes that were found dead (Owner without ID),
+// with when they were last heard of (int64, as of state).
+var deadOnes sync.Map
 
 func self() (Owner, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -234,7 +325,7 @@ func self() (Owner, error) {
 		return Owner{}, err
 	}
 	pid := os.Getpid()
-	return Owner{rand.Text(), node, string(bytes.TrimSpace(boot)), pids, pid, started(pid)}, nil
+	return Owner{cryptorand.Text(), node, string(bytes.TrimSpace(boot)), pids, pid, started(pid)}, nil
 }
 
 // started says when a process was started, "" if there is none: the 22nd

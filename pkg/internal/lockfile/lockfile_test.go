@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"fence/test/bed"
 )
 
 const soon = time.Millisecond
@@ -93,21 +95,143 @@ func TestAcquire_KilledOwner(t *testing.T) {
 	_ = cmd.Wait()
 }
 
-// An owner on another node counts by the age of its file, against the file
-// system's clock.
-func TestAcquire_OtherNode(t *testing.T) {
+// elsewhere is an owner on another node.
+func elsewhere(t *testing.T, id string) Owner {
+	t.Helper()
 	me, err := self()
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := Owner{ID: "x", Node: "elsewhere", Boot: "another", PIDs: me.PIDs, PID: me.PID, Start: me.Start}
-	text, err := json.Marshal(other)
+	return Owner{ID: id, Node: "elsewhere", Boot: filepath.Dir(t.TempDir()), PIDs: me.PIDs, PID: me.PID, Start: me.Start}
+}
+
+func write(t *testing.T, path string, o Owner) {
+	t.Helper()
+	os.Remove(path)
+	if err := create(path, o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An owner on another node lives while its file changes, whatever the clocks
+// say; this waiter's own tells how long it has not.
+func TestWaiter_OtherNode(t *testing.T) {
+	me, err := self()
 	if err != nil {
 		t.Fatal(err)
 	}
-	reused := me
-	reused.Start = "1"
-	recycled, err := json.Marshal(reused)
+	for _, c := range []struct {
+		name   string
+		clock  time.Duration // of the other node, ahead of ours
+		change time.Duration // each so often; 0: never
+		after  time.Duration // of waiting, as the watched clock goes
+		free   bool
+	}{
+		{name: "renewed", change: Beat, after: time.Hour},
+		{name: "renewed, its clock is behind", clock: -skew / 2, change: Beat, after: time.Hour},
+		{name: "renewed, its clock is ahead", clock: skew / 2, change: Beat, after: time.Hour},
+		{name: "renewed, and seen a minute late", change: time.Minute + Beat, after: time.Hour},
+		{name: "not yet long enough", after: Stale - time.Second},
+		{name: "dead", after: Stale, free: true},
+		{name: "dead, its clock is ahead", clock: skew / 2, after: Stale, free: true},
+		{name: "dead, its clock is behind", clock: -skew / 2, after: Stale, free: true},
+		{name: "dead for long", clock: -skew - Stale, free: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "lock")
+			write(t, path, elsewhere(t, "x"))
+			begin := time.Now()
+			now := begin
+			touch := func() {
+				at := now.Add(c.clock)
+				if err := os.Chtimes(path, at, at); err != nil {
+					t.Fatal(err)
+				}
+			}
+			touch()
+			w := newWaiter(path, me)
+			w.lock.now = func() time.Time { return now }
+			for last := begin; ; now = now.Add(time.Second) {
+				if c.change > 0 && now.Sub(last) >= c.change {
+					touch()
+					last = now
+				}
+				l, owner, err := w.try(Beat)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if l != nil {
+					l.Release()
+				}
+				waited := now.Sub(begin)
+				if free := l != nil; free != (c.free && waited >= c.after) {
+					t.Fatalf("after %v: taken %t, of %v", waited, free, owner)
+				} else if free || waited >= c.after {
+					return
+				}
+			}
+		})
+	}
+}
+
+// A process that was found dead at one lock is dead at all that it had, but not
+// at one that it has renewed since.
+func TestWaiter_OtherLocksOfTheDead(t *testing.T) {
+	me, err := self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, now := t.TempDir(), time.Now()
+	of := func(name string, pid int, heard time.Duration) *waiter {
+		o := elsewhere(t, name)
+		o.PID = pid
+		path := filepath.Join(dir, name)
+		write(t, path, o)
+		at := now.Add(heard)
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+		return newWaiter(path, me)
+	}
+	taken := func(w *waiter) bool {
+		l, _, err := w.try(Beat)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l != nil {
+			l.Release()
+		}
+		return l != nil
+	}
+	first, second, renewed, another := of("first", 1<<22+1, 0), of("second", 1<<22+1, -Beat), of("renewed", 1<<22+1, Stale), of("another", 1<<22+2, 0)
+	if taken(second) {
+		t.Error("taken from one that is not known to be dead")
+	}
+	first.lock.now = func() time.Time { return now }
+	if taken(first) {
+		t.Error("taken at once")
+	}
+	now = now.Add(Stale)
+	for _, c := range []struct {
+		w    *waiter
+		want bool
+	}{{first, true}, {second, true}, {renewed, false}, {another, false}} {
+		if got := taken(c.w); got != c.want {
+			t.Errorf("%s: taken %t", c.w.lock.path, got)
+		}
+	}
+}
+
+// A file that says nothing may be one that is just being written, and a number
+// of this node may be another process's by now.
+func TestTry_OddFiles(t *testing.T) {
+	me, err := self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	recycled := me
+	recycled.Start = "1"
+	text, err := json.Marshal(recycled)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,30 +241,111 @@ func TestAcquire_OtherNode(t *testing.T) {
 		age  time.Duration
 		free bool
 	}{
-		{"renewed", text, Stale - 20*time.Second, false},
-		{"old", text, Stale + 20*time.Second, true},
 		{"empty, new", nil, 0, false},
-		{"empty, old", nil, Stale + 20*time.Second, true},
-		{"this node, the number is another process's now", recycled, 0, true},
+		{"empty, old", nil, Stale + skew, true},
+		{"half written, new", text[:len(text)/2], 0, false},
+		{"this node, the number is another process's now", text, 0, true},
 	} {
 		path := filepath.Join(t.TempDir(), "lock")
 		if err := os.WriteFile(path, c.text, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		now, err := clock(filepath.Dir(path))
-		if err != nil {
+		at := time.Now().Add(-c.age)
+		if err := os.Chtimes(path, at, at); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chtimes(path, now, now.Add(-c.age)); err != nil {
-			t.Fatal(err)
+		if held := Held(path); held == c.free {
+			t.Errorf("%s: held %t", c.name, held)
 		}
-		l, err := Acquire(ended(t), path)
-		if (err == nil) != c.free {
-			t.Errorf("%s: %v", c.name, err)
+		l, _, err := Try(path)
+		if err != nil || (l != nil) != c.free {
+			t.Errorf("%s: taken %t, %v", c.name, l != nil, err)
 		}
-		if err == nil {
+		if l != nil {
 			l.Release()
 		}
+		if left, _ := os.ReadDir(filepath.Dir(path)); l != nil && len(left) > 0 {
+			t.Errorf("%s: left: %v", c.name, left)
+		}
+	}
+}
+
+// A waiter that saw a dead owner's lock does not remove the living one's that
+// has taken its place since, nor that of one who was only slow.
+func TestClear_WhatIsThereNow(t *testing.T) {
+	me, err := self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(path string){
+		"another owner": func(path string) { write(t, path, elsewhere(t, "y")) },
+		"renewed":       func(path string) { os.Chtimes(path, time.Now(), time.Now()) },
+		"nothing":       nil,
+	} {
+		path := filepath.Join(t.TempDir(), "lock")
+		write(t, path, elsewhere(t, "x"))
+		old := time.Now().Add(-Stale - skew)
+		if err := os.Chtimes(path, old, old); err != nil {
+			t.Fatal(err)
+		}
+		w := newWaiter(path, me)
+		if dead, _, err := w.lock.dead(); !dead || err != nil {
+			t.Fatalf("%s: %t, %v", name, dead, err)
+		}
+		if change != nil {
+			change(path)
+		}
+		freed, _, err := w.clear()
+		if freed != (change == nil) || err != nil {
+			t.Errorf("%s: cleared %t, %v", name, freed, err)
+		}
+		if _, err := os.Lstat(path); (err != nil) != (change == nil) {
+			t.Errorf("%s: the lock: %v", name, err)
+		}
+	}
+}
+
+// A node that shows what was there half a minute ago takes no lock from an owner
+// that has just taken it from a dead one.
+func TestClear_StaleAttributes(t *testing.T) {
+	bed.Require(t, "stale")
+	me, err := self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, err := os.MkdirTemp(bed.StaleDir("a"), "lock-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := filepath.Join(bed.StaleDir("b"), filepath.Base(here))
+	t.Cleanup(func() { os.RemoveAll(here) })
+	write(t, here+"/lock", elsewhere(t, "x"))
+	old := time.Now().Add(-Stale - skew)
+	if err := os.Chtimes(here+"/lock", old, old); err != nil {
+		t.Fatal(err)
+	}
+	w := newWaiter(there+"/lock", me)
+	if dead, _, err := w.lock.dead(); !dead || err != nil {
+		t.Fatalf("the dead owner: %t, %v", dead, err)
+	}
+	// The first node clears the lock away, and somebody there takes it.
+	taken, _, err := Try(here + "/lock")
+	if err != nil || taken == nil {
+		t.Fatalf("taking it on the other side: %v", err)
+	}
+	defer taken.Release()
+	if st, err := os.Stat(there + "/lock"); err != nil || !st.ModTime().Equal(time.Unix(0, w.lock.seen.mtime)) {
+		t.Fatalf("the control: this side shows the new time already (%v)", err)
+	}
+	// As a waiter that found it dead before, and has the guard only now.
+	if now, err := fresh(there+"/lock", me); err != nil || now == w.lock.seen || now.id != taken.me.ID {
+		t.Errorf("a new look shows %v, %v; the dead owner's was %v", now, err, w.lock.seen)
+	}
+	if l, owner, err := w.try(Beat); l != nil || err != nil {
+		t.Errorf("taken from %v: %v", owner, err)
+	}
+	if owner, err := read(here + "/lock"); err != nil || owner.ID != taken.me.ID {
+		t.Errorf("the lock is %v's now: %v", owner, err)
 	}
 }
 
@@ -154,16 +359,14 @@ func TestClear_Guarded(t *testing.T) {
 	gone := me
 	gone.Start = "1"
 	for guard, want := range map[*Owner]bool{&me: false, &gone: true} {
-		for p, o := range map[string]Owner{path: gone, path + ".break": *guard} {
-			if err := create(p, o); err != nil {
-				t.Fatal(err)
-			}
-		}
-		first, _, err := clear(path, me)
+		write(t, path, gone)
+		write(t, path+".break", *guard)
+		w := newWaiter(path, me)
+		first, _, err := w.clear()
 		if first || err != nil {
 			t.Errorf("cleared beside a guard: %v, %v", first, err)
 		}
-		if second, _, err := clear(path, me); second != want || err != nil {
+		if second, _, err := w.clear(); second != want || err != nil {
 			t.Errorf("the second look: %v, %v, not %v", second, err, want)
 		}
 		os.Remove(path)
