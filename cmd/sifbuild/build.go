@@ -34,6 +34,7 @@ func buildCmd() *urfave.Command {
 			"  sifbuild build tasks/ --cache $SIF_CACHE > images.jsonl\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE -j 8 --require tmux,python3\n" +
 			"  sifbuild build task/ --cache $SIF_CACHE --base debian:12=/project/deb.sif\n" +
+			"  sifbuild build tasks/ --cache $SIF_CACHE --mirror docker.io=HOST/hub\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE --harbor-names\n\n" +
 			"What may pass (network, rate_limit, stalled, timeout) is tried again, what will\n" +
 			"not is not; docs/sifbuild.md lists the classes. Two minutes before a Slurm job\n" +
@@ -41,6 +42,9 @@ func buildCmd() *urfave.Command {
 			"stopped, and the same command goes on there.\n\n" +
 			"A new image is looked at (see sifbuild check) and, where Apptainer is, started\n" +
 			"once as a trial starts it; one that must not be used is not in the cache.\n\n" +
+			"What a tag such as debian:12 leads to is looked up once and kept in the lock file:\n" +
+			"all jobs of a cache build from the same bases, until --update-lock. A registry\n" +
+			"that takes no more requests keeps only those waiting that need it.\n\n" +
 			"Exit codes: 0 every image is there, 2 wrong flags, no task, or a node that\n" +
 			"cannot build, 3 some images are not there (failed or stopped), or not all could\n" +
 			"be printed.",
@@ -57,7 +61,7 @@ func buildCmd() *urfave.Command {
 
 // buildOptions are what planner and builder share.
 func (p *planner) buildOptions() build.Options {
-	return build.Options{Cache: p.cache, Platform: p.platform, Bases: p, Require: p.require}
+	return build.Options{Cache: p.cache, Platform: p.platform, Bases: p, From: p.from, Require: p.require}
 }
 
 func buildCommand(c *urfave.Context) error {
@@ -88,7 +92,7 @@ func buildCommand(c *urfave.Context) error {
 		return err
 	}
 	saySkipped(os.Stderr, skipped)
-	o.Cache, o.Platform, o.Bases, o.Require, o.Fence = p.cache, p.platform, p, p.require, fence
+	o.Cache, o.Platform, o.Bases, o.From, o.Blobs, o.Require, o.Fence = p.cache, p.platform, p, p.from, p.blobs, p.require, fence
 	o.NoSmoke = c.Bool("no-smoke")
 	if p, err := exec.LookPath("apptainer"); err == nil {
 		if o.Apptainer, err = filepath.Abs(p); err != nil {
@@ -117,13 +121,14 @@ func buildCommand(c *urfave.Context) error {
 	if o.Cache, err = filepath.Abs(o.Cache); err != nil {
 		return err
 	}
+	ready, waiting := apart(all)
 	planned := build.Planned(o)
 	var names *harborNames
 	if c.Bool("harbor-names") {
-		names = newHarborNames(planned, o.Cache, all)
+		names = newHarborNames(o.Cache)
 	}
-	list, byKey := wants(planned, all)
-	work := slices.ContainsFunc(list, func(w build.Want) bool { return !planned.Has(w.Key) })
+	list, _ := wants(planned, ready)
+	work := len(waiting) > 0 || slices.ContainsFunc(list, func(w build.Want) bool { return !planned.Has(w.Key) })
 	if work { // else the cache may be one that only others can write to
 		if err := os.MkdirAll(filepath.Join(o.Cache, "sif"), 0o755); err != nil {
 			return cli.Usagef("a folder that you can write to, as big as the images: --cache DIR", "the cache (--cache): %w", err)
@@ -156,7 +161,7 @@ func buildCommand(c *urfave.Context) error {
 	if err != nil {
 		return &cli.Error{Code: cli.Usage, Err: err}
 	}
-	if err := b.Preflight(ctx, slices.ContainsFunc(list, func(w build.Want) bool { return runs(w.Plan) && !planned.Has(w.Key) })); err != nil && ctx.Err() == nil {
+	if err := b.Preflight(ctx, len(waiting) > 0 || slices.ContainsFunc(list, func(w build.Want) bool { return runs(w.Plan) && !planned.Has(w.Key) })); err != nil && ctx.Err() == nil {
 		b.Close()
 		return cli.Usagef("'fence check' says what this node allows; another node may allow more", "nothing can be built here: %w", err)
 	}
@@ -168,28 +173,33 @@ func buildCommand(c *urfave.Context) error {
 	}
 	out := recorder{gone: gone, enc: json.NewEncoder(c.App.Writer), print: c.Bool("json") || !cli.IsTerminal(c.App.Writer)}
 	out.enc.SetEscapeHTML(false)
-	for _, t := range all {
-		if t.err != nil {
-			out.add(t.task, build.PlanReport(p.platform.Architecture, t.err))
-		}
-	}
+	out.unplanned(p, ready)
 	if work { // the table at the end may be hours away
 		out.early(os.Stderr)
 	}
-	bar.start(list)
-	b.All(ctx, list, func(w build.Want, r *build.Report) {
-		bar.done(w, r)
-		for _, t := range byKey[w.Key] {
-			names.done(t, r)
-			out.add(t, r)
-		}
-	})
+	bar.start()
+	later := p.later(ctx, waiting, o.Patience, bar.say)
+	for some, ok := ready, true; ok; {
+		names.add(b, some)
+		list, byKey := wants(b, some)
+		bar.more(list)
+		b.All(ctx, list, func(w build.Want, r *build.Report) {
+			bar.done(w, r)
+			for _, t := range byKey[w.Key] {
+				names.done(t, r)
+				out.add(t, r)
+			}
+		})
+		some, ok = <-later
+		out.unplanned(p, some)
+	}
 	bar.end()
 	err = names.end(context.WithoutCancel(ctx))
 	if closed := b.Close(); err == nil {
 		err = closed
 	}
 	out.summary(os.Stderr)
+	sayRegistries(os.Stderr, p.registry)
 	switch {
 	case err != nil:
 		return &cli.Error{Code: cli.Unknown, Err: err}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"fence/pkg/build"
 	"fence/pkg/harbor"
@@ -15,17 +16,23 @@ import (
 type harborNames struct {
 	cache   string
 	named   map[string]harbor.Named // by the task's folder
-	shared  map[string]bool         // files that must not be
+	all     []harbor.Named
+	keys    []string        // of the images of all
+	shared  map[string]bool // files that must not be
 	entries []harbor.Entry
 	err     error // the first that went wrong
 }
 
-// newHarborNames names all tasks that have a plan. What cannot be named, or
-// only by a name that another task has for another image, gets a warning.
-func newHarborNames(b *build.Builder, cache string, all []planned) *harborNames {
-	h := &harborNames{cache: cache, named: map[string]harbor.Named{}}
-	var named []harbor.Named
-	var keys []string
+func newHarborNames(cache string) *harborNames {
+	return &harborNames{cache: cache, named: map[string]harbor.Named{}}
+}
+
+// add names tasks that have a plan. What cannot be named, or only by a name that
+// another task has for another image, gets a warning.
+func (h *harborNames) add(b *build.Builder, all []planned) {
+	if h == nil {
+		return
+	}
 	for i, t := range all {
 		if t.err != nil {
 			continue
@@ -36,9 +43,15 @@ func newHarborNames(b *build.Builder, cache string, all []planned) *harborNames 
 			continue
 		}
 		h.named[t.task.Dir] = n
-		named, keys = append(named, n), append(keys, b.Key(t.plan))
+		h.all, h.keys = append(h.all, n), append(h.keys, b.Key(t.plan))
 	}
-	h.shared = harbor.Shared(named, keys)
+	before := h.shared
+	h.shared = harbor.Shared(h.all, h.keys)
+	for file := range h.shared {
+		if !before[file] {
+			h.failed(harbor.Unlink(h.cache, file)) // of a task that was built before the other had a plan
+		}
+	}
 	for i, t := range all {
 		for _, file := range h.named[t.task.Dir].Files {
 			if h.shared[file] {
@@ -46,7 +59,6 @@ func newHarborNames(b *build.Builder, cache string, all []planned) *harborNames 
 			}
 		}
 	}
-	return h
 }
 
 // done names the image of a task.
@@ -86,6 +98,9 @@ func (h *harborNames) failed(err error) {
 func (h *harborNames) end(ctx context.Context) error {
 	if h == nil {
 		return nil
+	}
+	for i := range h.entries {
+		h.entries[i].Files = slices.DeleteFunc(h.entries[i].Files, func(file string) bool { return h.shared[file] })
 	}
 	h.failed(harbor.Merge(ctx, h.cache, h.entries))
 	if h.err != nil {

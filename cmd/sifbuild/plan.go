@@ -27,10 +27,17 @@ func planCmd() *urfave.Command {
 		Usage:     "say what a build would do: distinct images, bases, shared steps",
 		UsageText: "sifbuild plan TASKS... [flags]",
 		Description: "TASKS are task folders, folders of task folders, or - for lines on standard input:\n" +
-			"paths, or records of 'sifbuild build'. Nothing is built. Bases are looked up, which a registry may count.\n\n" +
-			"Example:\n  sifbuild plan tasks/ --cache $SIF_CACHE --include 'web-*'\n\n" +
-			"Exit codes: 0 every task has a plan, 2 wrong flags or no task, 3 some have none.",
-		Flags:  slices.Concat(planFlags(), taskFlags()),
+			"paths, or records of 'sifbuild build'. Nothing is built. Bases that the cache\n" +
+			"does not have are looked up, which a registry may count.\n\n" +
+			"Examples:\n" +
+			"  sifbuild plan tasks/ --cache $SIF_CACHE --include 'web-*'\n" +
+			"  sifbuild plan tasks/ --cache $SIF_CACHE --update-lock\n" +
+			"  sifbuild plan tasks/ --cache $SIF_CACHE --fetch\n\n" +
+			"Exit codes: 0 every task has a plan, 2 wrong flags or no task, 3 some have none,\n" +
+			"or a base could not be fetched.",
+		Flags: slices.Concat(planFlags(), taskFlags(), []urfave.Flag{
+			&urfave.BoolFlag{Name: "fetch", Usage: "bring the bases into the cache: then builds need no registry (--offline)"},
+		}),
 		Action: planCommand,
 	}
 }
@@ -54,6 +61,9 @@ type planRecord struct {
 }
 
 func planCommand(c *urfave.Context) error {
+	if c.Bool("fetch") && c.String("cache") == "" {
+		return cli.Usagef("--cache DIR, or the variable SIF_CACHE", "--fetch needs a cache to fetch to")
+	}
 	ctx, stop := interruptible()
 	defer stop()
 	p, all, skipped, err := readTasks(ctx, c)
@@ -70,6 +80,7 @@ func planCommand(c *urfave.Context) error {
 		planTable(c.App.Writer, records)
 	}
 	saySkipped(os.Stderr, skipped)
+	sayRegistries(os.Stderr, p.registry)
 	failed := 0
 	for _, r := range records {
 		if r.Error != "" {
@@ -78,6 +89,11 @@ func planCommand(c *urfave.Context) error {
 			if r.Hint != "" {
 				fmt.Fprintf(os.Stderr, "hint: %s\n", cli.Printable(r.Hint))
 			}
+		}
+	}
+	if c.Bool("fetch") {
+		if err := p.fetch(ctx); err != nil {
+			return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("fetching the bases: %w", err)}
 		}
 	}
 	if failed > 0 {

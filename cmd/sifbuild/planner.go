@@ -21,21 +21,21 @@ import (
 	"fence/pkg/check"
 	"fence/pkg/cli"
 	"fence/pkg/dockerfile"
+	"fence/pkg/registry"
 	"fence/pkg/step"
 	"fence/pkg/task"
 )
 
 // planFlags are those that decide what a Dockerfile means.
 func planFlags() []urfave.Flag {
-	return []urfave.Flag{
+	return append([]urfave.Flag{
 		&urfave.StringFlag{Name: "cache", Usage: "images, steps and bases are kept in `DIR`, which nodes may share", EnvVars: []string{"SIF_CACHE"}},
 		&urfave.StringSliceFlag{Name: "base", Usage: "`NAME=PATH`: the image NAME is this root folder, OCI layout, image archive or SIF"},
 		&urfave.StringSliceFlag{Name: "context-add", Usage: "`NAME=DIR`: one more folder, for COPY --from=NAME"},
 		&urfave.StringSliceFlag{Name: "build-arg", Usage: "`NAME=VALUE` for ARG NAME"},
-		&urfave.BoolFlag{Name: "offline", Usage: "ask no registry: every base is local, or was fetched before"},
 		&urfave.StringFlag{Name: "target", Usage: "build the stage `NAME` instead of the last"},
 		&urfave.StringFlag{Name: "arch", Usage: "build for `ARCH` (default: this node's)"},
-	}
+	}, registryFlags()...)
 }
 
 // taskFlags are those that choose tasks.
@@ -55,6 +55,7 @@ func taskFlags() []urfave.Flag {
 type planner struct {
 	cache    string
 	store    *base.Store
+	registry *registry.Client
 	args     map[string]string
 	contexts map[string]string
 	target   string
@@ -119,7 +120,14 @@ func newPlanner(c *urfave.Context) (*planner, error) {
 		}
 		local[name] = path
 	}
-	p.store = base.New(base.Options{Dir: filepath.Join(p.cache, "base"), Local: local, Offline: c.Bool("offline")})
+	o := base.Options{Local: local}
+	if p.cache != "" {
+		o.Dir = filepath.Join(p.cache, "base")
+	}
+	if o.Registry, err = registries(c, o.Dir); err != nil {
+		return nil, err
+	}
+	p.registry, p.store = o.Registry, base.New(o)
 	return p, nil
 }
 
@@ -176,6 +184,47 @@ func (p *planner) Layers(ctx context.Context, b dockerfile.Base) ([]step.Stream,
 		out = append(out, l.Open)
 	}
 	return out, nil
+}
+
+// fetch brings all bases that were found into the cache, and says what it could
+// not.
+func (p *planner) fetch(ctx context.Context) error {
+	var g errgroup.Group
+	g.SetLimit(2)
+	var mu sync.Mutex
+	var failed []error
+	for _, digest := range slices.Sorted(maps.Keys(p.bases)) {
+		b := p.bases[digest]
+		g.Go(func() error {
+			if _, err := p.store.Layers(ctx, b); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed = append(failed, fmt.Errorf("%s: %w", b.Name, err))
+			}
+			return nil
+		})
+	}
+	g.Wait()
+	if n := len(failed); n > 1 {
+		return fmt.Errorf("%d of %d are not there; the first: %w", n, len(p.bases), failed[0])
+	} else if n == 1 {
+		return failed[0]
+	}
+	return nil
+}
+
+// from are the places that gave any of a base.
+func (p *planner) from(b dockerfile.Base) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.bases[b.Digest].From()
+}
+
+// blobs are the names of the cache's files of a base.
+func (p *planner) blobs(b dockerfile.Base) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.bases[b.Digest].Blobs()
 }
 
 // planned is a task with what is known before anything is built.

@@ -45,11 +45,8 @@ func newProgress(w *os.File) *progress {
 }
 
 // start is called before the builds begin.
-func (p *progress) start(list []build.Want) {
-	p.total, p.began = len(list), time.Now()
-	for _, w := range list {
-		p.names[w.Key] = w.Names[0]
-	}
+func (p *progress) start() {
+	p.began = time.Now()
 	if !p.terminal {
 		close(p.stopped)
 		return
@@ -72,6 +69,16 @@ func (p *progress) start(list []build.Want) {
 			}
 		}
 	}()
+}
+
+// more adds to what is to be built.
+func (p *progress) more(list []build.Want) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.total += len(list)
+	for _, w := range list {
+		p.names[w.Key] = w.Names[0]
+	}
 }
 
 func (p *progress) end() {

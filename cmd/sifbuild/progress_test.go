@@ -61,7 +61,8 @@ func TestProgress_Terminal(t *testing.T) {
 	screen, tty := clitest.Terminal(t, 80)
 	p := newProgress(tty)
 	list := []build.Want{{Key: "a", Names: []string{"first"}}, {Key: "b", Names: []string{"second"}}, {Key: "c", Names: []string{"third"}}}
-	p.start(list)
+	p.start()
+	p.more(list)
 	p.event(build.Event{Image: "a", Step: 1, Of: 2, Text: "RUN x"})
 	p.done(list[0], &build.Report{Bytes: 3 << 20})
 	p.done(list[1], &build.Report{Cached: true})

@@ -13,6 +13,9 @@ import (
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"fence/pkg/internal/blobs"
+	"fence/pkg/registry"
 )
 
 // archive is a tar file that docker save, podman save or skopeo wrote: an OCI
@@ -38,7 +41,7 @@ func (a archive) section(name string) (io.ReadCloser, error) {
 }
 
 func (a archive) open(_ context.Context, d v1.Descriptor) (io.ReadCloser, error) {
-	return a.section(blobPath(d.Digest))
+	return a.section(blobs.Path(d.Digest))
 }
 
 // readArchive notes where the files of a tar lie. A file that is another name
@@ -88,8 +91,8 @@ func (a archive) small(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer r.Close()
-	data, err := io.ReadAll(io.LimitReader(r, describeLimit+1))
-	if err == nil && len(data) > describeLimit {
+	data, err := io.ReadAll(io.LimitReader(r, registry.DocumentLimit+1))
+	if err == nil && len(data) > registry.DocumentLimit {
 		err = fmt.Errorf("its %s is too long for what describes an image", name)
 	}
 	return data, err
@@ -172,7 +175,7 @@ func (s *Store) docker(image string, a archive, platform v1.Platform) (Base, err
 			if err != nil {
 				return nil, err
 			}
-			return verify(plain, v1.Descriptor{Digest: id})
+			return blobs.Verify(plain, v1.Descriptor{Digest: id})
 		}})
 	}
 	// The configuration holds the digests of the layers, so its own digest,

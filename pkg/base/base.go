@@ -8,7 +8,6 @@ package base
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,18 +19,20 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"fence/pkg/registry"
 )
 
 // Options say where bases come from.
 type Options struct {
-	// Dir is the folder that images of registries are kept in, shared by
-	// processes and nodes. It is made when it is first needed.
+	// Dir is the folder in which the digests of local bases are remembered,
+	// shared by processes and nodes. It is made when it is first needed.
 	Dir string
+	// Registry asks the registries; nil asks none.
+	Registry *registry.Client
 	// Local are the bases that a person gives: what a Dockerfile calls them,
 	// and the folder or file they are.
 	Local map[string]string
-	// Offline: what is not local is an error, not a request.
-	Offline bool
 	// Node is this node's platform, for messages; the zero value is this
 	// program's.
 	Node v1.Platform
@@ -41,9 +42,8 @@ type Options struct {
 // image for as long as the Store lives, and what it did not find. It can be
 // used by several goroutines.
 type Store struct {
-	opt    Options
-	remote *remotes
-	now    func() time.Time
+	opt Options
+	now func() time.Time
 
 	mu    sync.Mutex
 	found map[string]*find
@@ -63,7 +63,11 @@ func New(opt Options) *Store {
 	if opt.Node.Architecture == "" {
 		opt.Node = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	}
-	return &Store{opt: opt, remote: newRemotes(), now: time.Now, found: map[string]*find{}}
+	s := &Store{opt: opt, now: time.Now, found: map[string]*find{}}
+	if opt.Registry != nil {
+		s.now = opt.Registry.Now
+	}
+	return s
 }
 
 // Base is an image that a build begins with.
@@ -76,6 +80,8 @@ type Base struct {
 	Source   string      // where it comes from, for people
 	Warnings []string    // what a person may want to know
 
+	from   func() []string
+	blobs  []v1.Hash
 	layers func(context.Context) ([]Layer, error)
 }
 
@@ -86,6 +92,25 @@ type Layer struct {
 	// Open reads the stream, uncompressed. Content that is not what its digest
 	// says ends in an error in place of io.EOF.
 	Open func() (io.ReadCloser, error)
+}
+
+// From are the places that gave something of the base to this process: its path,
+// or the registry and its mirrors, the first first. There are none where all of
+// it was in the cache.
+func (b Base) From() []string {
+	if b.from != nil {
+		return b.from()
+	}
+	return []string{b.Source}
+}
+
+// Blobs are the digests, without "sha256:", of what an image of a registry
+// consists of, as its files in the cache are named; none for another base.
+func (b Base) Blobs() (names []string) {
+	for _, h := range b.blobs {
+		names = append(names, h.Hex)
+	}
+	return names
 }
 
 // Layers are the base's layers, the lowest first. An image of a registry is
@@ -120,31 +145,16 @@ func (s *Store) Resolve(ctx context.Context, image string, platform v1.Platform)
 	}
 	b, err := s.resolve(ctx, image, platform)
 	if err != nil {
-		f.base, f.err, f.until = Base{}, fmt.Errorf("base image %s: %w", image, err), s.lasts(err)
+		// A refusal stands for as long as the Store lives, what may pass until it is
+		// worth another try: a thousand builds of one base do not ask a thousand times.
+		f.until, _ = registry.Until(err)
+		f.base, f.err = Base{}, fmt.Errorf("base image %s: %w", image, err)
 		f.done = ctx.Err() == nil
 		return f.base, f.err
 	}
 	b.Name, b.Platform = image, platform
 	f.base, f.err, f.done = b, nil, true
 	return b, nil
-}
-
-// again is how long a failure that may pass is not looked into again: a
-// thousand builds of one base do not ask a thousand times.
-const again = time.Minute
-
-// lasts says until when an error stands: a refusal for as long as the Store
-// lives, what may pass for a while.
-func (s *Store) lasts(err error) time.Time {
-	var limited *RateLimited
-	var away *Unreachable
-	switch {
-	case errors.As(err, &limited) && limited.After > 0:
-		return s.now().Add(limited.After)
-	case errors.As(err, &limited), errors.As(err, &away):
-		return s.now().Add(again)
-	}
-	return time.Time{}
 }
 
 func (s *Store) resolve(ctx context.Context, image string, platform v1.Platform) (Base, error) {
@@ -206,14 +216,23 @@ func (s *Store) local(ctx context.Context, image, where string, platform v1.Plat
 	return b, nil
 }
 
-// errPlatform says that an image is for others, and what can be done: programs
+// PlatformError says that an image is for others, and what can be done: programs
 // of another architecture are not emulated.
-func (s *Store) errPlatform(wanted v1.Platform, there []string) error {
-	node := "this node is " + s.opt.Node.String()
-	if wanted.Architecture != s.opt.Node.Architecture {
-		node = "the build is for " + wanted.String() + " and " + node
+type PlatformError struct {
+	Wanted, Node v1.Platform
+	There        []string // what the image is for
+}
+
+func (e *PlatformError) Error() string {
+	node := "this node is " + e.Node.String()
+	if e.Wanted.Architecture != e.Node.Architecture {
+		node = "the build is for " + e.Wanted.String() + " and " + node
 	}
-	return fmt.Errorf("it is for %s, %s: name an image for %s, or build on a node of the image's architecture", list(there), node, wanted)
+	return fmt.Sprintf("it is for %s, %s: name an image for %s, or build on a node of the image's architecture", list(e.There), node, e.Wanted)
+}
+
+func (s *Store) errPlatform(wanted v1.Platform, there []string) error {
+	return &PlatformError{wanted, s.opt.Node, there}
 }
 
 func list(words []string) string {
@@ -221,13 +240,4 @@ func list(words []string) string {
 		return "no platform"
 	}
 	return strings.Join(words, ", ")
-}
-
-// errCtx is ctx's error where there is one: what failed because of it is not
-// worth a word.
-func errCtx(ctx context.Context, err error) error {
-	if ctx.Err() != nil && err != nil && !errors.Is(err, ctx.Err()) {
-		return ctx.Err()
-	}
-	return err
 }

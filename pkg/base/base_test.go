@@ -22,6 +22,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"fence/pkg/internal/blobs"
 )
 
 var (
@@ -251,7 +253,7 @@ func TestLayout_Damaged(t *testing.T) {
 		if got, err := contents(t, s, resolve(t, s, "n", amd64)); err != nil || got == "" {
 			t.Errorf("the control: %v", err)
 		}
-		path := filepath.Join(dir, blobPath(h))
+		path := filepath.Join(dir, blobs.Path(h))
 		data, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -289,7 +291,7 @@ func TestLayout_FIFO(t *testing.T) {
 	}
 	for _, h := range []v1.Hash{manifest, m.Config.Digest, m.Layers[1].Digest} {
 		dir := writeLayout(t, index(t, map[string]v1.Image{"linux/amd64": img}))
-		path := filepath.Join(dir, blobPath(h))
+		path := filepath.Join(dir, blobs.Path(h))
 		if err := errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o644)); err != nil {
 			t.Fatal(err)
 		}

@@ -16,13 +16,10 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"fence/pkg/internal/blobs"
 	"fence/pkg/internal/readfile"
+	"fence/pkg/registry"
 )
-
-// describeLimit is how long a document may be that describes an image, in
-// bytes. Registries refuse to store longer ones (the OCI distribution
-// specification says 4 MiB; some allow more).
-const describeLimit = 16 << 20
 
 // A content is where blobs are found by digest: a layout, an archive, what
 // was fetched, a registry. What it gives is not yet checked.
@@ -32,7 +29,7 @@ type content interface {
 
 // document reads a blob that describes an image, and checks it.
 func document(ctx context.Context, c content, d v1.Descriptor) ([]byte, error) {
-	if d.Size > describeLimit {
+	if d.Size > registry.DocumentLimit {
 		return nil, fmt.Errorf("%s has %d bytes, too many for what describes an image", d.Digest, d.Size)
 	}
 	r, err := c.open(ctx, d)
@@ -40,7 +37,7 @@ func document(ctx context.Context, c content, d v1.Descriptor) ([]byte, error) {
 		return nil, err
 	}
 	defer r.Close()
-	v, err := verify(io.NopCloser(io.LimitReader(r, describeLimit)), d)
+	v, err := blobs.Verify(io.NopCloser(io.LimitReader(r, registry.DocumentLimit)), d)
 	if err != nil {
 		return nil, err
 	}
@@ -207,10 +204,8 @@ func isLayout(dir string) bool {
 }
 
 func (l layoutDir) open(_ context.Context, d v1.Descriptor) (io.ReadCloser, error) {
-	return readfile.Open(filepath.Join(string(l), blobPath(d.Digest)))
+	return readfile.Open(filepath.Join(string(l), blobs.Path(d.Digest)))
 }
-
-func blobPath(h v1.Hash) string { return filepath.Join("blobs", h.Algorithm, h.Hex) }
 
 func (s *Store) layout(ctx context.Context, image string, l layoutDir, platform v1.Platform) (Base, error) {
 	data, err := readfile.Regular(filepath.Join(string(l), "index.json"), 16<<20)
@@ -248,11 +243,11 @@ func (d described) base(is func(context.Context) (content, error)) (Base, error)
 		var all []Layer
 		for i, l := range d.manifest.Layers {
 			all = append(all, Layer{Digest: d.config.RootFS.DiffIDs[i].String(), Open: func() (io.ReadCloser, error) {
-				r, err := c.open(context.Background(), l)
+				r, err := c.open(ctx, l)
 				if err != nil {
 					return nil, fmt.Errorf("reading the layer %s: %w", l.Digest, err)
 				}
-				v, err := verify(r, l)
+				v, err := blobs.Verify(r, l)
 				if err != nil {
 					r.Close()
 					return nil, err

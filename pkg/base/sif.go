@@ -17,6 +17,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"fence/pkg/registry"
 	"fence/pkg/sif"
 )
 
@@ -222,7 +223,7 @@ func readSmall(img *sif.Image, name string) (data []byte, err error) {
 	err = fs.ErrNotExist
 	walk := img.Walk(func(e sif.Entry) error {
 		switch {
-		case e.Path == name && e.Mode.IsRegular() && e.Size <= describeLimit:
+		case e.Path == name && e.Mode.IsRegular() && e.Size <= registry.DocumentLimit:
 			var r io.Reader
 			if r, err = e.Open(); err == nil {
 				data, err = io.ReadAll(r)

@@ -8,6 +8,7 @@ import (
 
 	"fence/pkg/check"
 	"fence/pkg/dockerfile"
+	"fence/pkg/registry"
 )
 
 // Want is an image that somebody wants: a plan, and the names of those who do.
@@ -41,9 +42,11 @@ func (b *Builder) All(ctx context.Context, wants []Want, done func(Want, *Report
 }
 
 // retried builds, and again while what failed may pass, as often as Options
-// allow for each class of failures. The caller has a slot of the jobs.
+// allow for each class of failures; and when a registry wants to hear again that
+// took no more requests, for as long as Options.Patience allows. The caller has a
+// slot of the jobs.
 func (b *Builder) retried(ctx context.Context, w Want, holding error) *Report {
-	tries, budget := []Try{}, map[string]int{}
+	begun, tries, budget := time.Now(), []Try{}, map[string]int{}
 	for nth := 1; ; nth++ {
 		r, err := b.attempt(ctx, w, nth, holding)
 		r.Attempts, r.Tries = nth, tries
@@ -52,13 +55,23 @@ func (b *Builder) retried(ctx context.Context, w Want, holding error) *Report {
 		}
 		r.Image = ""
 		class := r.Fault.Class
-		budget[class]++
-		if ctx.Err() != nil || !r.Fault.Retry || budget[class] > b.o.Retries {
+		until, told := registry.Until(err)
+		again := !until.After(begun.Add(b.o.Patience))
+		if !registry.Limited(err) {
+			budget[class]++
+			again = budget[class] <= b.o.Retries
+		}
+		if ctx.Err() != nil || !r.Fault.Retry || !again {
 			return r
 		}
 		// Full jitter: those that failed together do not come back together, and
 		// not before the step they have in common may be tried again.
-		pause := rand.N(patience(class, budget[class]))
+		var pause time.Duration
+		if told {
+			pause = max(0, time.Until(until)) + rand.N(time.Second)
+		} else {
+			pause = rand.N(patience(class, budget[class]))
+		}
 		if r.rest > pause {
 			pause = r.rest + rand.N(time.Second)
 		}

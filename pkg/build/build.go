@@ -31,15 +31,19 @@ type Options struct {
 	Fence    string      // the fence binary that RUN steps come under
 	Platform v1.Platform // of the images
 	Bases    Bases
-	Require  []string          // commands that an image must have in the end
-	Config   []step.File       // there while a RUN step runs, where the image has the folder for it
-	Secrets  map[string]string // files by the id of --mount=type=secret
-	Jobs     int               // images that are built at a time; 0: one
-	Timeout  time.Duration     // of one attempt at one image; 0: none
-	Idle     time.Duration     // that a RUN step may print nothing; 0: for ever
-	Retries  int               // of each class of failures that may pass
-	CPUs     int               // for packing; 0: all that this process may use
-	Least    Least             // what has to be free for one build more
+	// From are the places that gave this process any of a base, Blobs the names of
+	// the files of the cache that it consists of; nil: none are known.
+	From, Blobs func(dockerfile.Base) []string
+	Require     []string          // commands that an image must have in the end
+	Config      []step.File       // there while a RUN step runs, where the image has the folder for it
+	Secrets     map[string]string // files by the id of --mount=type=secret
+	Jobs        int               // images that are built at a time; 0: one
+	Timeout     time.Duration     // of one attempt at one image; 0: none
+	Idle        time.Duration     // that a RUN step may print nothing; 0: for ever
+	Retries     int               // of each class of failures that may pass
+	CPUs        int               // for packing; 0: all that this process may use
+	Patience    time.Duration     // with registries that take no more requests, for one image
+	Least       Least             // what has to be free for one build more
 	// Apptainer is the path of the node's, which each new image is started
 	// with once; "" if there is none. NoSmoke leaves that out.
 	Apptainer string
@@ -254,7 +258,9 @@ func (b *Builder) locked(ctx context.Context, w Want, r *Report, nth int) error 
 	for _, st := range w.Plan.Stages {
 		o.total += len(st.Steps)
 	}
-	if err := o.build(ctx); err != nil {
+	err = o.build(ctx)
+	r.Bases = b.bases(w.Plan)
+	if err != nil {
 		if errors.Is(context.Cause(ctx), ErrTimeout) && !errors.Is(err, ErrTimeout) {
 			err = fmt.Errorf("%w: %v", ErrTimeout, err) // whatever fails when it is ended
 		}

@@ -14,6 +14,7 @@ import (
 	"fence/pkg/base"
 	"fence/pkg/dockerfile"
 	"fence/pkg/internal/text"
+	"fence/pkg/registry"
 	"fence/pkg/sif"
 	"fence/pkg/smoke"
 	"fence/pkg/step"
@@ -178,6 +179,9 @@ func classify(err error, log string) *Fault {
 	default:
 		f.Class = "setup"
 	}
+	if errors.As(err, new(*registry.Refused)) {
+		return f // which says what to do
+	}
 	f.Retry = f.Retry || classes[f.Class].retry
 	f.Hint = cmp.Or(f.Hint, classes[f.Class].hint)
 	return f
@@ -188,12 +192,20 @@ func full(err error) bool {
 	return errors.Is(err, sif.ErrDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
 }
 
-// away says that a server did not give what was asked for.
+// away says that a server did not give what was asked for: for now, or at all.
 func away(f *Fault, err error) bool {
-	var limited *base.RateLimited
-	var unreachable *base.Unreachable
+	var limited *registry.RateLimited
+	var unreachable *registry.Unreachable
+	var refused *registry.Refused
+	var platform *base.PlatformError
 	var fetched *FetchError
 	switch {
+	case errors.As(err, &platform):
+		f.Class = "architecture"
+	case errors.As(err, &refused) && refused.Status == 0:
+		f.Class = "network"
+	case errors.As(err, &refused):
+		f.Class = "not_found"
 	case errors.As(err, &fetched):
 		switch s := fetched.Status; {
 		case s == http.StatusTooManyRequests:
@@ -212,7 +224,7 @@ func away(f *Fault, err error) bool {
 	default:
 		return false
 	}
-	f.Retry = classes[f.Class].retry
+	f.Retry = classes[f.Class].retry && refused == nil
 	return true
 }
 
@@ -226,7 +238,12 @@ func planFault(err error) *Fault {
 	if errors.As(err, &e) {
 		f.Hint = text.Printable(e.Hint)
 	}
-	away(f, err)
+	if !away(f, err) && full(err) {
+		f.Class = "disk"
+	}
+	if !errors.As(err, new(*registry.Refused)) { // which says what to do
+		f.Hint = cmp.Or(f.Hint, classes[f.Class].hint)
+	}
 	return f
 }
 

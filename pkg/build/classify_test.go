@@ -13,6 +13,7 @@ import (
 	"fence/pkg/base"
 	"fence/pkg/check"
 	"fence/pkg/dockerfile"
+	"fence/pkg/registry"
 	"fence/pkg/sif"
 	"fence/pkg/smoke"
 	"fence/pkg/step"
@@ -46,8 +47,12 @@ func TestClassify(t *testing.T) {
 		{"an image for others", &CheckError{check.Finding{Class: "arch"}}, "architecture", false},
 		{"what only a build has", &CheckError{check.Finding{Class: "leftover"}}, "check", false},
 		{"an image that does not start", &smoke.Failure{What: []string{"x"}}, "smoke", false},
-		{"a registry's limit, of a base", fmt.Errorf("x: %w", &base.RateLimited{}), "rate_limit", true},
-		{"a registry that does not answer", fmt.Errorf("x: %w", &base.Unreachable{Err: errors.New("y")}), "network", true},
+		{"a registry's limit, of a base", fmt.Errorf("x: %w", &registry.RateLimited{}), "rate_limit", true},
+		{"a registry that does not answer", fmt.Errorf("x: %w", &registry.Unreachable{Err: errors.New("y")}), "network", true},
+		{"an image that is not there", fmt.Errorf("x: %w", &registry.Refused{Status: 404}), "not_found", false},
+		{"an image that is not for us", fmt.Errorf("x: %w", &registry.Refused{Status: 403}), "not_found", false},
+		{"a registry's certificate", fmt.Errorf("x: %w", &registry.Refused{}), "network", false},
+		{"an image for another node", fmt.Errorf("x: %w", &base.PlatformError{}), "architecture", false},
 		{"ADD, 404", &FetchError{404, errors.New("x")}, "not_found", false},
 		{"ADD, another checksum", &FetchError{200, errors.New("x")}, "source", false},
 		{"ADD, 429", &FetchError{429, errors.New("x")}, "rate_limit", true},

@@ -21,7 +21,7 @@ type GCOptions struct {
 	DryRun bool
 }
 
-// Gone is what GC removed, or would: a file, or the folder of a base.
+// Gone is what GC removed, or would: a file, or the folder of what is half done.
 type Gone struct {
 	Schema string    `json:"schema"`
 	Path   string    `json:"path"`
@@ -119,7 +119,7 @@ func things(cache string) (all []Gone, err error) {
 		return err
 	}
 	for _, in := range []struct{ dir, kind string }{
-		{"sif", "image"}, {"layers", "step"}, {"base", "base"}, {"base/local", "base"}, {"base/tags", "base"}, {"base/describe", "base"}, {"logs", "log"},
+		{"sif", "image"}, {"layers", "step"}, {"base/blobs/sha256", "base"}, {"base/local", "base"}, {"logs", "log"},
 		{"locks", "remains"}, {"runs", "remains"},
 	} {
 		entries, err := os.ReadDir(filepath.Join(cache, in.dir))
@@ -129,8 +129,6 @@ func things(cache string) (all []Gone, err error) {
 		for _, e := range entries {
 			p := filepath.Join(cache, in.dir, e.Name())
 			switch name := e.Name(); {
-			case in.dir == "base" && (name == "local" || name == "tags" || name == "describe"):
-				continue // one by one
 			case in.dir == "sif" && strings.HasSuffix(name, ".json") && !strings.HasPrefix(name, "."):
 				continue // with its image
 			case in.dir == "logs" && exists(filepath.Join(cache, "sif", strings.TrimSuffix(name, ".log")+".sif")):
@@ -175,21 +173,13 @@ func (t Gone) remove(cache string) (removed bool, err error) {
 		}
 		defer lock.Release()
 	}
-	switch t.Kind {
-	case "image":
+	if t.Kind == "image" {
 		// First the report: an image without one counts for nothing.
 		for _, beside := range []string{filepath.Join(cache, "sif", key+".json"), filepath.Join(cache, "logs", key+".log")} {
 			if err := os.Remove(beside); ignoreGone(err) != nil {
 				return false, err
 			}
 		}
-	case "base":
-		// Under another name at once, so that nobody takes half of it for whole.
-		away := filepath.Join(filepath.Dir(t.Path), ".gone-"+filepath.Base(t.Path))
-		if err := os.Rename(t.Path, away); err != nil {
-			return false, ignoreGone(err)
-		}
-		t.Path = away
 	}
 	return true, os.RemoveAll(t.Path)
 }

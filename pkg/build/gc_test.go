@@ -53,14 +53,14 @@ var files = map[string]int{
 	"sif/a.sif": 1, "sif/a.json": 900, "logs/a.log": 900,
 	"sif/b.sif": 100, "sif/b.json": 0, "logs/b.log": 0,
 	"layers/c.tar": 1, "layers/d.tar": 100, "logs/failed.log": 100,
-	"base/sha256-1/index.json": 100, "base/sha256-1/blobs/sha256/x": 1, "base/sha256-2/index.json": 100, "base/sha256-2/blobs/sha256/y": 100, "base/tags/z.json": 100,
+	"base/blobs/sha256/x": 1, "base/blobs/sha256/v": 1, "base/blobs/sha256/y": 100, "base/local/z.json": 100, "lock.json": 900,
 	"downloads/blobs/ab/abc": 100, "downloads/urls/ab/abd": 1,
-	"sif/.e.sif.KXQZ": 100, "sif/.f.sif.KXQZ": 200, "layers/.tmp-1": 200, "base/.sha256-3/blobs/sha256/z": 200,
+	"sif/.e.sif.KXQZ": 100, "sif/.f.sif.KXQZ": 200, "layers/.tmp-1": 200, "base/blobs/sha256/.w/1234": 200,
 }
 
 func TestGC(t *testing.T) {
-	old := []string{"base/sha256-2", "base/tags/z.json", "downloads/blobs/ab/abc", "layers/d.tar", "logs/failed.log", "sif/b.sif"}
-	half := []string{"base/.sha256-3", "layers/.tmp-1", "sif/.f.sif.KXQZ"}
+	old := []string{"base/blobs/sha256/y", "base/local/z.json", "downloads/blobs/ab/abc", "layers/d.tar", "logs/failed.log", "sif/b.sif"}
+	half := []string{"base/blobs/sha256/.w", "layers/.tmp-1", "sif/.f.sif.KXQZ"}
 	for _, c := range []struct {
 		name string
 		o    GCOptions
@@ -69,7 +69,7 @@ func TestGC(t *testing.T) {
 		{"old", GCOptions{Unused: 50 * time.Hour}, slices.Concat(old, half)},
 		{"nothing is so old", GCOptions{Unused: 5000 * time.Hour}, half},
 		{"as much as may stay", GCOptions{Keep: 1 << 20}, half},
-		{"the last used stay", GCOptions{Keep: 500}, slices.Concat(old, half)}, // a, c, the base of two files, a URL
+		{"the last used stay", GCOptions{Keep: 500}, slices.Concat(old, half)}, // a, c, two blobs, a URL
 		{"old, of what is too much", GCOptions{Unused: 50 * time.Hour, Keep: 1}, slices.Concat(old, half)},
 	} {
 		t.Run(c.name, func(t *testing.T) {

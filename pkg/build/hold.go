@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strings"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-
 	"fence/pkg/internal/atomicfile"
 	"fence/pkg/internal/lockfile"
 )
@@ -94,8 +92,10 @@ func (b *Builder) needs(w Want) []string {
 		all[key] = true
 	}
 	for _, u := range uses(w.Plan) {
-		if h, err := v1.NewHash(u.base.Digest); err == nil {
-			all[h.Algorithm+"-"+h.Hex] = true // as pkg/base names its folders
+		if b.o.Blobs != nil {
+			for _, name := range b.o.Blobs(u.base) {
+				all[name] = true
+			}
 		}
 	}
 	return slices.Collect(maps.Keys(all))

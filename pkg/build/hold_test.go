@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-
 	"fence/pkg/dockerfile"
 	"fence/pkg/internal/lockfile"
 )
@@ -16,19 +14,15 @@ import (
 // GC takes nothing that a living run needs, and all of it when that has ended,
 // however it ended.
 func TestGC_Held(t *testing.T) {
-	var base v1.Hash
-	if err := base.UnmarshalText([]byte("sha256:" + digest("base") + digest("base")[:24])); err != nil {
-		t.Fatal(err)
-	}
 	plan := &dockerfile.Plan{File: "D", Stages: []dockerfile.Stage{{
-		From:  dockerfile.From{Base: &dockerfile.Base{Name: "x", Digest: base.String()}},
+		From:  dockerfile.From{Base: &dockerfile.Base{Name: "x", Digest: "d"}},
 		Steps: []dockerfile.Step{{Run: &dockerfile.Run{Argv: []string{"true"}}}},
 	}}}
-	b := Planned(Options{})
-	b.o.Cache = cache(t, map[string]int{"base/sha256-" + base.Hex + "/index.json": 100, "base/sha256-2/index.json": 100, "layers/other.tar": 100, "sif/other.sif": 100})
+	b := Planned(Options{Blobs: func(b dockerfile.Base) []string { return []string{b.Digest + "1", b.Digest + "2"} }})
+	b.o.Cache = cache(t, map[string]int{"base/blobs/sha256/d1": 100, "base/blobs/sha256/d2": 100, "base/blobs/sha256/e1": 100, "layers/other.tar": 100, "sif/other.sif": 100})
 	step := b.StepKeys(plan)[0]
-	kept := []string{"base/sha256-" + base.Hex + "/index.json", "layers/" + step + ".tar"}
-	if err := os.WriteFile(filepath.Join(b.o.Cache, kept[1]), nil, 0o644); err != nil {
+	kept := []string{"base/blobs/sha256/d1", "base/blobs/sha256/d2", "layers/" + step + ".tar"}
+	if err := os.WriteFile(filepath.Join(b.o.Cache, kept[2]), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.hold(Want{Key: b.Key(plan), Plan: plan}); err != nil {

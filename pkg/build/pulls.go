@@ -3,6 +3,7 @@ package build
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -105,6 +106,21 @@ func uses(p *dockerfile.Plan) (all []baseUse) {
 					add(m.From, s.Line, s.Text)
 				}
 			}
+		}
+	}
+	return all
+}
+
+// bases are the images that a plan takes from, each once.
+func (b *Builder) bases(p *dockerfile.Plan) []BaseUse {
+	all := []BaseUse{}
+	for _, u := range uses(p) {
+		is := BaseUse{u.base.Name, u.base.Digest, []string{}}
+		if b.o.From != nil {
+			is.From = append(is.From, b.o.From(u.base)...)
+		}
+		if !slices.ContainsFunc(all, func(o BaseUse) bool { return o.Name == is.Name && o.Digest == is.Digest }) {
+			all = append(all, is)
 		}
 	}
 	return all

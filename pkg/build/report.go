@@ -38,6 +38,7 @@ type Report struct {
 	Findings  []check.Finding `json:"findings"` // of looking at the image
 	Smoke     string          `json:"smoke"`    // of starting it: "ok", "not run: WHY", or "" if it did not come to that
 	Checked   []string        `json:"checked"`  // names the tests and solutions that were looked for in it, by content
+	Bases     []BaseUse       `json:"bases"`
 	Fault     *Fault          `json:"fault,omitempty"`
 
 	// made are the warnings of making the image, as the cache keeps them: a
@@ -113,6 +114,13 @@ func (b *Builder) there(w Want, r *Report) bool {
 	return true
 }
 
+// BaseUse is an image that a build took from.
+type BaseUse struct {
+	Name   string   `json:"name"` // as in the Dockerfile
+	Digest string   `json:"digest"`
+	From   []string `json:"from"` // who gave any of it to the run that built: a registry, mirrors; empty if it was all in the cache
+}
+
 func newReport(name, key, image, arch string) *Report {
 	r := &Report{Schema: ReportSchema, Name: name, Key: key, Image: image, Arch: arch}
 	r.lists()
@@ -132,6 +140,9 @@ func (r *Report) lists() {
 		if *l == nil {
 			*l = []string{}
 		}
+	}
+	if r.Bases == nil {
+		r.Bases = []BaseUse{}
 	}
 	if r.Tries == nil {
 		r.Tries = []Try{}

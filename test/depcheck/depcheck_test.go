@@ -44,7 +44,9 @@ var layer = map[string]int{
 	"fence/pkg/harbor":               1,
 	"fence/pkg/job":                  1,
 	"fence/pkg/tree":                 1,
-	"fence/pkg/base":                 1,
+	"fence/pkg/internal/blobs":       0,
+	"fence/pkg/registry":             1,
+	"fence/pkg/base":                 2,
 	"fence/pkg/sif":                  1,
 	"fence/pkg/fetch":                1,
 	"fence/pkg/fetch/index":          0,
@@ -56,7 +58,7 @@ var layer = map[string]int{
 }
 
 // sideways are the imports within a layer that are meant.
-var sideways = []string{"fence/policies fence/pkg/policy", "fence/pkg/base fence/pkg/sif"}
+var sideways = []string{"fence/policies fence/pkg/policy"}
 
 // banned are dependencies that a binary must not contain, and why.
 var banned = map[string]map[string]string{
