@@ -2,10 +2,19 @@ package sifbuild
 
 import (
 	"bytes"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"fence/test/bed"
 )
@@ -13,6 +22,72 @@ import (
 // These are the rows of the table "Things that went wrong" of the guide that
 // this project was written for, as far as they are about building images. What
 // a registry or a mirror does wrong is in other tests of this folder.
+
+// "Released images will not run: built for aarch64". A step that would have to
+// run is refused with what it is for, what the node is, and what to do; an image
+// that needs no step can be made, and is not started.
+func TestGuide_OtherArchitecture(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.arm64("arm")
+	p.bases = append(p.bases, "arm="+p.path("arm"))
+	p.task("runs", "FROM arm\nRUN /bin/sh -c true\n")
+	p.task("plain", "FROM busybox\nRUN true\n")
+	r := p.run(p.command(nil))
+	f := r.records["runs"].Fault
+	if r.code != 3 || f == nil || f.Class != "architecture" {
+		t.Fatalf("exit code %d, %+v\n%s", r.code, f, r.stderr)
+	}
+	for _, want := range []string{"Dockerfile:1: FROM", "linux/arm64", "this node is linux/amd64", "build on a node"} {
+		if !strings.Contains(f.Message+f.Hint, want) {
+			t.Errorf("the message has no %q: %s; %s", want, f.Message, f.Hint)
+		}
+	}
+	if p := r.records["plain"]; p.Fault != nil {
+		t.Errorf("the other task has no image: %v", p.Fault)
+	}
+
+	// The image itself, as somebody else's build would have made it.
+	p.task("made", "FROM arm\nCOPY <<EOF /made\nEOF\n")
+	made := p.run(p.command([]string{"made"}, "--arch", "arm64")).records["made"]
+	if made.Fault != nil || made.Arch != "arm64" || !strings.HasPrefix(made.Smoke, "not run: ") {
+		t.Fatalf("%+v", made)
+	}
+	cmd := bed.Command(t, bed.Bin(t, "sifbuild"), "check", made.Image, "--require", "none")
+	out, _ := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), "arm64") || !strings.Contains(string(out), "amd64") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+// arm64 makes an OCI layout of a base for arm64 with a shell that is really for
+// arm64.
+func (p *place) arm64(dir string) {
+	p.t.Helper()
+	root := p.path(dir + ".root")
+	p.must(os.MkdirAll(filepath.Join(root, "bin"), 0o755))
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", filepath.Join(root, "bin/sh"), "./inside")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=arm64")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		p.t.Fatalf("%v\n%s", err, out)
+	}
+	data, err := exec.Command("tar", "-C", root, "--owner=0", "--group=0", "-c", "bin").Output()
+	p.must(err)
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil })
+	p.must(err)
+	img, err := mutate.Append(empty.Image, mutate.Addendum{Layer: layer, MediaType: types.OCILayer})
+	p.must(err)
+	config, err := img.ConfigFile()
+	p.must(err)
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", "arm64"
+	img, err = mutate.ConfigFile(img, config)
+	p.must(err)
+	index := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "arm64"}}})
+	_, err = layout.Write(p.path(dir), index)
+	p.must(err)
+	p.must(exec.Command("chmod", "-R", "a+rX", p.path(dir)).Run())
+}
 
 // "Image build fails with a Python IndentationError": the bodies of heredocs
 // arrive as they are, indentation, comments, braces and percent signs too.
