@@ -12,14 +12,14 @@ import (
 
 	urfave "github.com/urfave/cli/v2"
 
+	"fence/pkg/apptainer"
 	"fence/pkg/cli"
-	"fence/pkg/smoke"
 	"fence/pkg/step"
 )
 
 func main() {
-	step.Main()  // a step of a build begins as this program
-	smoke.Main() // and so does the start of an image
+	step.Main()      // a step of a build begins as this program
+	apptainer.Main() // and so does what starts Apptainer
 	os.Exit(cli.Main(app(), os.Args))
 }
 

@@ -44,6 +44,7 @@ var layer = map[string]int{
 	"fence/pkg/harbor":               1,
 	"fence/pkg/tree":                 1,
 	"fence/pkg/base":                 1,
+	"fence/pkg/apptainer":            1,
 	"fence/pkg/sif":                  1,
 	"fence/pkg/fetch":                1,
 	"fence/pkg/fetch/index":          0,

@@ -1,4 +1,4 @@
-package smoke
+package apptainer
 
 import (
 	"context"
@@ -29,7 +29,7 @@ const fdLife = 4
 
 // Main takes over where the process was started to start Apptainer, and does
 // not return then. A program that calls Run calls it first. Death signals do
-// not reach through Apptainer, so that a killed build would leave a container
+// not reach through Apptainer, so that a killed caller would leave a container
 // running.
 func Main() {
 	if os.Args[0] == argSession && len(os.Args) > 1 {
@@ -75,13 +75,13 @@ func sessionMain() int {
 	return exit.ExitCode()
 }
 
-// runSession runs cmd in a session of its own, and ends what is left of that
+// Run runs cmd in a session of its own, and ends what is left of that
 // session when cmd has ended or ctx has: Apptainer's helpers (squashfuse,
 // fuse-overlayfs) outlive a killed container. cmd has one of ExtraFiles, and is
-// started by this program again, see Main. given are descriptors that are
+// started by this program again, see Main. in is its standard input. given are descriptors that are
 // closed here as soon as it has them. end is how cmd ended, err why it did
 // not begin.
-func runSession(ctx context.Context, cmd *exec.Cmd, in string, out, said io.Writer, given ...io.Closer) (end, err error) {
+func Run(ctx context.Context, cmd *exec.Cmd, in string, out, said io.Writer, given ...io.Closer) (end, err error) {
 	lifeR, lifeW, err := os.Pipe()
 	if err != nil {
 		return nil, err
