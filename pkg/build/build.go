@@ -44,8 +44,12 @@ type Options struct {
 	// with once; "" if there is none. NoSmoke leaves that out.
 	Apptainer string
 	NoSmoke   bool
-	Log       *slog.Logger // nil discards
-	Progress  func(Event)  // nil discards; called from several goroutines
+	// Sandbox is the path of the Apptainer that steps begin inside; "" where
+	// this node lets its users make user namespaces themselves. What is built is
+	// the same.
+	Sandbox  string
+	Log      *slog.Logger // nil discards
+	Progress func(Event)  // nil discards; called from several goroutines
 }
 
 // Bases gives what stages begin with.
@@ -114,7 +118,7 @@ func New(o Options) (*Builder, error) {
 			return nil, fmt.Errorf("the cache (--cache): %w", err)
 		}
 	}
-	s, err := newScratch(o.Scratch)
+	s, err := newScratch(o.Scratch, o.Sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -340,7 +344,7 @@ func (o *one) begin(ctx context.Context, f dockerfile.From, key string, matches 
 			if err := os.Mkdir(copied, 0o755); err != nil {
 				return nil, err
 			}
-			r, err := step.Do(ctx, step.Spec{Lower: []string{copied}, Upper: dir, Dir: filepath.Dir(dir), Copy: &step.Copy{
+			r, err := o.scratch.engine.do(ctx, step.Spec{Lower: []string{copied}, Upper: dir, Dir: filepath.Dir(dir), Copy: &step.Copy{
 				Request: tree.CopyRequest{Root: f.Context, Matches: matches, Dest: "/"},
 			}}, o.log)
 			return r.Specials, err
@@ -375,7 +379,7 @@ func (o *one) step(ctx context.Context, c chain, s dockerfile.Step, dir string) 
 	if err != nil {
 		return nil, err
 	}
-	r, err := step.Do(ctx, spec, o.log)
+	r, err := o.scratch.engine.do(ctx, spec, o.log)
 	for _, w := range r.Warnings {
 		o.report.Warnings = append(o.report.Warnings, fmt.Sprintf("%s:%d: %s", o.plan.File, s.Line, w))
 	}
@@ -403,7 +407,7 @@ func (o *one) pack(ctx context.Context, c chain, st *dockerfile.Stage) error {
 		return err
 	}
 	squashfs := filepath.Join(work, "root.squashfs")
-	r, err := step.Do(ctx, step.Spec{Lower: o.layers.lower(c), Upper: upper, Dir: work, Squash: &step.Squash{
+	r, err := o.scratch.engine.do(ctx, step.Spec{Lower: o.layers.lower(c), Upper: upper, Dir: work, Squash: &step.Squash{
 		Config: st.Config, Specials: c.specials(), Out: squashfs, CPUs: o.o.CPUs,
 	}}, o.log)
 	if err != nil {

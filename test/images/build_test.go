@@ -2,6 +2,7 @@ package images
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"iter"
@@ -16,6 +17,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
+	"fence/pkg/apptainer"
 	"fence/pkg/build"
 	"fence/pkg/dockerfile"
 	"fence/pkg/sif"
@@ -24,18 +26,29 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	step.Main() // a step of a build begins as this program
+	step.Main()      // a step of a build begins as this program
+	apptainer.Main() // and so does what starts Apptainer
 	os.Exit(m.Run())
 }
 
-// asUser is set for the child in which an ordinary user builds.
-const asUser = "IMAGES_AS_USER"
+// For the child in which an ordinary user builds: the fence, and the Apptainer
+// that steps begin inside, if they do.
+const asUser, inApptainer = "IMAGES_AS_USER", "IMAGES_IN_APPTAINER"
 
 // Every case is built by an ordinary user without subordinate ids, and gives
 // what BuildKit gave.
-func TestBuild(t *testing.T) {
-	bed.Require(t, "users", "images")
+func TestBuild(t *testing.T) { buildAll(t, "") }
+
+// So it is where steps begin inside Apptainer. Without TEST_FULL=1 some cases
+// of each kind stand for all.
+func TestBuild_Sandbox(t *testing.T) {
+	bed.Require(t, "apptainer", "site")
+	buildAll(t, filepath.Join(bed.Dir(), "bin", "apptainer"))
+}
+
+func buildAll(t *testing.T, sandbox string) {
 	if os.Getenv(asUser) == "" {
+		bed.Require(t, "users", "images")
 		fence := bed.Bin(t, "fence")
 		// Static, as sifbuild is: in a root folder without a libc a step begins as this program.
 		public := filepath.Join(bed.TempDir(t), "images.test")
@@ -44,13 +57,13 @@ func TestBuild(t *testing.T) {
 		if out, err := compile.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		cmd := bed.Command(t, public, "-test.run=^TestBuild$", "-test.v", "-test.timeout=15m")
+		cmd := bed.Command(t, public, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=15m")
 		if testing.Short() {
 			cmd.Args = append(cmd.Args, "-test.short")
 		}
-		cmd.Env = append(cmd.Env, asUser+"="+fence, "TMPDIR="+bed.TempDir(t), "BED_DIR="+bed.Dir())
+		cmd.Env = append(cmd.Env, asUser+"="+fence, "TMPDIR="+bed.TempDir(t), "BED_DIR="+bed.Dir(), "TEST_FULL="+os.Getenv("TEST_FULL"), inApptainer+"="+sandbox)
 		if only := os.Getenv("CASES"); only != "" {
-			cmd.Args[1] = "-test.run=^TestBuild$/" + only
+			cmd.Args[1] += "/" + only
 		}
 		// The checkout may lie in root's own folder.
 		cmd.Dir = bed.TempDir(t)
@@ -61,7 +74,7 @@ func TestBuild(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		if n := strings.Count(string(out), "--- PASS: TestBuild/"); n == 0 {
+		if n := strings.Count(string(out), "--- PASS: "+t.Name()+"/"); n == 0 {
 			t.Fatalf("no case was built\n%s", out)
 		}
 		return
@@ -74,6 +87,9 @@ func TestBuild(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBench(t)
+	if sandbox != "" && os.Getenv("TEST_FULL") == "" && !strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
+		cases = some(cases)
+	}
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
@@ -86,6 +102,20 @@ func TestBuild(t *testing.T) {
 			}
 		})
 	}
+}
+
+// some are a few cases of each kind, which is what their names begin with.
+func some(cases []Case) (few []Case) {
+	const each = 25
+	seen := map[string]int{}
+	for _, c := range cases {
+		kind := strings.TrimRight(strings.Split(c.Name, "-")[0], "0123456789")
+		if seen[kind]%each == 0 {
+			few = append(few, c)
+		}
+		seen[kind]++
+	}
+	return few
 }
 
 // bench is what all cases are built with.
@@ -149,7 +179,7 @@ func (b *bench) try(t *testing.T, c Case) string {
 	if err := c.MakeContext(ctx, dir); err != nil {
 		t.Fatal(err)
 	}
-	o := build.Options{Cache: t.TempDir(), Scratch: t.TempDir(), Fence: b.fence, Platform: platform, Bases: b, CPUs: 1, Secrets: map[string]string{}}
+	o := build.Options{Cache: t.TempDir(), Scratch: t.TempDir(), Fence: b.fence, Platform: platform, Bases: b, Sandbox: os.Getenv(inApptainer), CPUs: 1, Secrets: map[string]string{}}
 	d := dockerfile.Options{File: c.Args.File, Context: dir, Args: c.Args.Build, Target: c.Args.Target, Platform: platform, Build: platform, Base: b.base, Contexts: map[string]string{}}
 	for name, sub := range c.Args.Contexts {
 		d.Contexts[name] = filepath.Join(dir, sub)
