@@ -35,13 +35,15 @@ func buildCmd() *urfave.Command {
 			"  sifbuild build tasks/ --cache $SIF_CACHE > images.jsonl\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE -j 8 --require tmux,python3\n" +
 			"  sifbuild build task/ --cache $SIF_CACHE --base debian:12=/project/deb.sif\n" +
-			"  sifbuild build tasks/ --cache $SIF_CACHE --harbor-names\n\n" +
+			"  sifbuild build tasks/ --cache $SIF_CACHE --harbor-names\n" +
+			"  sifbuild build tasks/ --cache $SIF_CACHE --engine sandbox\n\n" +
 			"A new image is looked at (see sifbuild check) and, where Apptainer is, started\n" +
 			"once as a trial starts it; one that must not be used is not in the cache.\n\n" +
 			"Exit codes: 0 every image is there, 2 wrong flags, no task, or a node that\n" +
 			"cannot build, 3 some images are not there, or not all could be printed.",
 		Flags: slices.Concat(planFlags(), taskFlags(), downloadFlags(), []urfave.Flag{
 			&urfave.StringFlag{Name: "scratch", Usage: "work in `DIR`, on a disk of this node (default: $TMPDIR, else /tmp)"},
+			&urfave.StringFlag{Name: "engine", Usage: "`NAME` of what gives steps a user namespace: native, or sandbox, which is Apptainer, for nodes that allow it nothing else", Value: "native"},
 			&urfave.IntFlag{Name: "jobs", Aliases: []string{"j"}, Usage: "build `N` images at a time", Value: max(1, runtime.NumCPU()/2), DefaultText: "half of the processors"},
 			&urfave.DurationFlag{Name: "timeout", Usage: "`TIME` for one image", Value: 30 * time.Minute},
 			&urfave.IntFlag{Name: "retries", Usage: "try `N` times more what may work the next time (network, rate limits)", Value: 2},
@@ -97,6 +99,9 @@ func buildCommand(c *urfave.Context) error {
 			return err
 		}
 	}
+	if o.Sandbox, err = sandbox(c, o.Apptainer); err != nil {
+		return err
+	}
 	o.Secrets = map[string]string{}
 	for _, pair := range c.StringSlice("secret") {
 		id, file, ok := strings.Cut(pair, "=")
@@ -151,9 +156,10 @@ func buildCommand(c *urfave.Context) error {
 	if err != nil {
 		return &cli.Error{Code: cli.Usage, Err: err}
 	}
-	if err := b.Preflight(ctx, slices.ContainsFunc(list, func(w build.Want) bool { return runs(w.Plan) && !planned.Has(w.Key) })); err != nil {
+	run := slices.ContainsFunc(list, func(w build.Want) bool { return runs(w.Plan) && !planned.Has(w.Key) })
+	if err := preflight(ctx, b, o, run); err != nil {
 		b.Close()
-		return cli.Usagef("'fence check' says what this node allows; another node may allow more", "nothing can be built here: %w", err)
+		return err
 	}
 	if b.InMemory() {
 		fmt.Fprintf(os.Stderr, "sifbuild: the scratch folder %s is in memory, and so is what is built there: --scratch DIR on a disk of this node\n", o.Scratch)

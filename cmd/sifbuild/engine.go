@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"fence/pkg/build"
+	"fence/pkg/cli"
+)
+
+// sandbox is the Apptainer that steps begin inside, "" for those that need none.
+func sandbox(c *urfave.Context, apptainer string) (string, error) {
+	switch name := c.String("engine"); name {
+	case "native":
+		return "", nil
+	case "sandbox":
+		if apptainer == "" {
+			return "", cli.Usagef("load a module that has it, or leave the flag out", "--engine sandbox: apptainer is not on this node")
+		}
+		return apptainer, nil
+	default:
+		return "", cli.Usagef("--engine native, or --engine sandbox", "--engine: %q is not known", name)
+	}
+}
+
+// preflight says why nothing can be built here and, if that is so, that the
+// other engine could: it was tried.
+func preflight(ctx context.Context, b *build.Builder, o build.Options, apptainer string) error {
+	err := b.Preflight(ctx)
+	if err == nil {
+		return nil
+	}
+	fault := &cli.Error{Code: cli.Usage, Err: fmt.Errorf("nothing can be built here: %w", err)}
+	if o.Sandbox != "" || apptainer == "" {
+		return fault
+	}
+	o.Sandbox = apptainer
+	if other, err := build.New(o); err == nil {
+		defer other.Close()
+		if other.Preflight(ctx) == nil {
+			fault.Hint = "inside Apptainer it can: --engine sandbox"
+		}
+	}
+	return fault
+}
