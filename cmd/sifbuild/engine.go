@@ -27,16 +27,19 @@ func sandbox(c *urfave.Context, apptainer string) (string, error) {
 
 // preflight says why nothing can be built here and, if that is so, that the
 // other engine could: it was tried.
-func preflight(ctx context.Context, b *build.Builder, o build.Options, apptainer string) error {
+func preflight(ctx context.Context, b *build.Builder, o build.Options) error {
 	err := b.Preflight(ctx)
 	if err == nil {
 		return nil
 	}
+	if o.Sandbox != "" {
+		return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("nothing can be built here inside Apptainer: %w", err)}
+	}
 	fault := &cli.Error{Code: cli.Usage, Err: fmt.Errorf("nothing can be built here: %w", err)}
-	if o.Sandbox != "" || apptainer == "" {
+	if o.Apptainer == "" {
 		return fault
 	}
-	o.Sandbox = apptainer
+	o.Sandbox = o.Apptainer
 	if other, err := build.New(o); err == nil {
 		defer other.Close()
 		if other.Preflight(ctx) == nil {

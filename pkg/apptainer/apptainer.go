@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 )
 
@@ -17,14 +18,19 @@ func Env(own string) []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + own, "APPTAINER_CONFIGDIR=" + own, "APPTAINER_CACHEDIR=" + own, "APPTAINER_TMPDIR=" + own}
 }
 
+var (
+	color = regexp.MustCompile(`\x1b\[[0-9;]*m`) // the starter uses it on no terminal, too
+	fatal = regexp.MustCompile(`(?:FATAL|ERROR) *: *(.+)`)
+)
+
 // LastWords is the line of what a container has said that says most:
 // Apptainer's fatal one or fence's own, else the last.
 func LastWords(said string, end error) string {
 	last := ""
-	for line := range strings.Lines(said) {
+	for line := range strings.Lines(color.ReplaceAllString(said, "")) {
 		line = strings.TrimSpace(line)
-		if _, text, ok := strings.Cut(line, "FATAL:"); ok {
-			return strings.TrimSpace(text)
+		if m := fatal.FindStringSubmatch(line); m != nil {
+			return m[1]
 		}
 		if text, ok := strings.CutPrefix(line, "fence: "); ok {
 			return text

@@ -29,15 +29,6 @@ type running struct {
 	gone <-chan struct{} // closed when the engine has ended; nil if it does not
 }
 
-// namespaces are a step's, less the user namespace.
-func (f first) namespaces() uintptr {
-	flags := uintptr(syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS)
-	if f.net {
-		flags |= syscall.CLONE_NEWNET
-	}
-	return flags
-}
-
 // command is this binary, started as the first process of a step.
 func (f first) command(path string, args ...string) *exec.Cmd {
 	cmd := exec.Command(path)
@@ -45,9 +36,15 @@ func (f first) command(path string, args ...string) *exec.Cmd {
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")} // mksquashfs
 	cmd.Stdout, cmd.Stderr = f.out, f.out
 	cmd.ExtraFiles = f.files
+	flags := uintptr(syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS)
+	if f.net {
+		flags |= syscall.CLONE_NEWNET
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: f.namespaces(),
-		Setsid:     true, // no terminal, and signals of the caller's group are the caller's
+		Cloneflags:  flags,
+		Setsid:      true, // no terminal, and signals of the caller's group are the caller's
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
 	}
 	return cmd
 }
@@ -57,15 +54,18 @@ type Native struct{}
 
 func (Native) start(f first) (running, error) {
 	cmd := f.command("/proc/self/exe")
-	cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-	cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
-	cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
 	if err := cmd.Start(); err != nil {
-		if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL) {
-			err = fmt.Errorf("%w (user namespaces may be switched off: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)", err)
-		}
-		return running{}, &Failure{"setup", fmt.Sprintf("starting a step in a user namespace: %v", err)}
+		return running{}, refusedUserns("a step", err)
 	}
 	// The first process of a PID namespace: the rest follows.
 	return running{kill: func() { cmd.Process.Kill() }, wait: cmd.Wait}, nil
+}
+
+// refusedUserns is the error of a node that gives no user namespace for what is
+// to be started.
+func refusedUserns(what string, err error) error {
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EUSERS) || errors.Is(err, syscall.EINVAL) {
+		err = fmt.Errorf("%w (user namespaces may be switched off: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)", err)
+	}
+	return &Failure{"setup", fmt.Sprintf("starting %s in a user namespace: %v", what, err)}
 }

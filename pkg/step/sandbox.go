@@ -47,6 +47,10 @@ type beginning struct {
 	Net  bool
 }
 
+// ending is how a first process ended: why it was not started, or an error of
+// exec.Cmd's Wait.
+type ending struct{ Refused, Error string }
+
 // sandboxRoot is what the container's root folder has, so that Apptainer has
 // nothing to add.
 var sandboxRoot = []string{inHost, "/dev", "/proc", "/sys", "/tmp", "/etc", "/.singularity.d"}
@@ -73,7 +77,6 @@ func Enter(ctx context.Context, path, dir string) (*Sandbox, error) {
 	}
 	b := &Sandbox{said: apptainer.Tail{Most: 16 << 10}, gone: make(chan struct{}), sock: ours}
 	cmd := exec.Command(path, "--silent", "exec", "--writable",
-		"--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command",
 		"--cleanenv", "--no-eval", "--no-umask",
 		"--no-home", "--no-mount", "tmp,home,cwd,hostfs,bind-paths", "--bind", "/:"+inHost, "--pwd", "/",
 		root, inHost+self, argServe)
@@ -165,12 +168,14 @@ func (b *Sandbox) start(f first) (running, error) {
 		gone: b.gone,
 		wait: func() error {
 			defer endedR.Close()
-			text, _ := io.ReadAll(endedR)
-			switch {
-			case len(text) == 0:
+			var e ending
+			switch err := json.NewDecoder(endedR).Decode(&e); {
+			case err != nil:
 				return b.lost()
-			case string(text) != "ended":
-				return errors.New(string(text))
+			case e.Refused != "":
+				return &Failure{"setup", e.Refused}
+			case e.Error != "":
+				return errors.New(e.Error)
 			}
 			return nil
 		},
@@ -222,14 +227,13 @@ func serve(q beginning, out, ended *os.File, files []*os.File) {
 	for _, f := range append(files, out) {
 		f.Close()
 	}
-	if err == nil {
-		err = cmd.Wait()
-	}
-	text := "ended"
+	var e ending
 	if err != nil {
-		text = err.Error()
+		e.Refused = refusedUserns("a step", err).Error()
+	} else if err := cmd.Wait(); err != nil {
+		e.Error = err.Error()
 	}
-	io.WriteString(ended, text)
+	json.NewEncoder(ended).Encode(e)
 }
 
 // received are the descriptors of a message.
@@ -254,6 +258,11 @@ func received(oob []byte) ([]*os.File, error) {
 // leaveSandbox makes the node's root folder, which is mounted at host, this
 // mount namespace's.
 func leaveSandbox(host string) error {
+	// Once more, for a mount that came with a user namespace from above cannot
+	// be moved (mount_namespaces(7)).
+	if err := unix.Mount(host, host, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("binding the node's root folder: %w", err)
+	}
 	if err := os.Chdir(host); err != nil {
 		return err
 	}
