@@ -25,8 +25,9 @@ func main() {
 
 const help = `Builds the images of tasks: folders that hold environment/Dockerfile, as in
 Harbor's format, or just a Dockerfile. Each distinct image is built once, by
-you, without root and without Docker: it needs user namespaces and mksquashfs
-(Debian: squashfs-tools). Every RUN line runs under fence, so it reaches the
+you, without root and without Docker: it needs user namespaces, or an Apptainer
+that may make them (build --engine sandbox), and mksquashfs (Debian:
+squashfs-tools). Every RUN line runs under fence, so it reaches the
 network and nothing of yours.
 
   sifbuild plan tasks/

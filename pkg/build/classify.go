@@ -83,7 +83,7 @@ func classify(err error, log string) *Fault {
 	case errors.As(err, &damaged):
 		f.Class, f.Retry = "cache", true
 	case errors.As(err, &failed):
-		f.Class = failed.Kind
+		f.Class, f.Retry = failed.Kind, failed.Kind == "engine"
 	case errors.As(err, &status):
 		for _, c := range classes {
 			if c.text.MatchString(lastLines(log, 60)) {

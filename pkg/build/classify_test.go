@@ -43,6 +43,7 @@ func TestClassify(t *testing.T) {
 		{"stopped", context.Canceled, "", "stopped", true},
 		{"required", &RequireError{Missing: []string{"tmux"}}, "", "require", false},
 		{"isolation", &step.Failure{Kind: "isolation", Text: "x"}, "", "isolation", false},
+		{"a container that has ended", fmt.Errorf("x: %w", &step.Failure{Kind: "engine", Text: "x"}), "", "engine", true},
 		{"another architecture", &ArchError{}, "", "architecture", false},
 		{"the cache's disk", fmt.Errorf("writing: %w", &os.PathError{Op: "write", Path: "x", Err: unix.ENOSPC}), "", "disk", false},
 		{"the image's disk", fmt.Errorf("writing: %w", sif.ErrDiskFull), "", "disk", false},

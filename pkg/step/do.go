@@ -46,7 +46,7 @@ func Main() {
 // Failure is a step that could not be done, as distinct from a command that
 // was run and whose status is not 0.
 type Failure struct {
-	Kind string // "setup", "source", "user", "isolation", "disk"
+	Kind string // "setup", "engine", "source", "user", "isolation", "disk"
 	Text string
 }
 

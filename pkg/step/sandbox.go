@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -185,12 +186,15 @@ func (b *Sandbox) start(f first) (running, error) {
 // lost is the error of a step that could not begin, or go on.
 func (b *Sandbox) lost() error {
 	<-b.gone
-	return &Failure{"setup", "the container that steps begin in has ended: " + apptainer.LastWords(b.said.String(), b.end)}
+	return &Failure{"engine", "the container that steps begin in has ended: " + apptainer.LastWords(b.said.String(), b.end)}
 }
 
 // serveMain begins steps inside the container, until nobody can ask for more.
 func serveMain() int {
-	unix.CloseOnExec(fdServe)
+	// A step gets its own descriptors, and none that Apptainer has left open.
+	if err := unix.CloseRange(fdServe, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return complain(os.NewSyscallError("close_range", err))
+	}
 	if _, err := unix.Write(fdServe, []byte{0}); err != nil {
 		return complain(os.NewSyscallError("write", err))
 	}
