@@ -226,3 +226,33 @@ func TestSandbox_ContainerIsKilled(t *testing.T) {
 	s.on(nil)
 	p.build(nil)
 }
+
+// An Apptainer that hangs at its start holds up nobody who has had enough.
+func TestSandbox_ApptainerHangs(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.engine = "sandbox"
+	s := newServer(t)
+	p.task("a", "FROM busybox\nRUN true\n")
+	data, err := os.ReadFile(inside(t))
+	p.must(err)
+	p.write("hangs/inside", string(data), 0o755)
+	p.write("hangs/apptainer", "#!/bin/sh\nsetsid "+p.path("hangs/inside")+" stay "+s.URL+"/here &\nwait\n", 0o755)
+	cmd := p.command(nil)
+	for i, kv := range cmd.Env {
+		if path, ok := strings.CutPrefix(kv, "PATH="); ok {
+			cmd.Env[i] = "PATH=" + p.path("hangs") + ":" + path
+		}
+	}
+	s.on(func(string) {
+		if len(p.staying()) == 0 {
+			t.Error("the control: nothing hangs")
+		}
+		cmd.Process.Signal(syscall.SIGTERM)
+	})
+	start(t, cmd)
+	if r := p.wait(cmd); r.code != 2 || len(r.records) > 0 {
+		t.Errorf("exit code %d, %v\n%s", r.code, r.records, r.stderr)
+	}
+	p.clean()
+}
