@@ -36,7 +36,7 @@ func Main() {
 		os.Exit(initMain())
 	case os.Args[0] == argRun:
 		os.Exit(runMain())
-	case len(os.Args) > 1 && strings.HasPrefix(os.Args[0], inHost+"/") && os.Args[1] == argServe:
+	case len(os.Args) > 1 && (strings.HasPrefix(os.Args[0], inHost+"/") || os.Args[0] == inSelf) && os.Args[1] == argServe:
 		os.Exit(serveMain())
 	case len(os.Args) > 1 && os.Args[0] == inFence+"/sifbuild" && os.Args[1] == argExec:
 		os.Exit(execMain())

@@ -30,8 +30,8 @@ type running struct {
 }
 
 // command is this binary, started as the first process of a step.
-func (f first) command(path string, args ...string) *exec.Cmd {
-	cmd := exec.Command(path)
+func (f first) command(args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = append([]string{argInit}, args...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")} // mksquashfs
 	cmd.Stdout, cmd.Stderr = f.out, f.out
@@ -53,7 +53,7 @@ func (f first) command(path string, args ...string) *exec.Cmd {
 type Native struct{}
 
 func (Native) start(f first) (running, error) {
-	cmd := f.command("/proc/self/exe")
+	cmd := f.command()
 	if err := cmd.Start(); err != nil {
 		return running{}, refusedUserns("a step", err)
 	}
@@ -64,7 +64,10 @@ func (Native) start(f first) (running, error) {
 // refusedUserns is the error of a node that gives no user namespace for what is
 // to be started.
 func refusedUserns(what string, err error) error {
-	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EUSERS) || errors.Is(err, syscall.EINVAL) {
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EUSERS): // clone(2), user_namespaces(7)
+		err = errors.New("no more namespaces are allowed here (sysctl user.max_user_namespaces and the others of its kind)")
+	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EINVAL):
 		err = fmt.Errorf("%w (user namespaces may be switched off: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)", err)
 	}
 	return &Failure{"setup", fmt.Sprintf("starting %s in a user namespace: %v", what, err)}

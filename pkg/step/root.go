@@ -208,7 +208,7 @@ func copySelf(to string) error {
 		return err
 	}
 	defer from.Close()
-	f, err := os.OpenFile(to, os.O_WRONLY, 0)
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE, 0o755)
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,8 @@ type Sandbox struct {
 }
 
 const (
-	inHost   = "/.sifbuild" // where the container has the node's root folder
+	inHost   = "/.sifbuild"      // where the container has the node's root folder
+	inSelf   = "/.sifbuild-self" // and a copy of this program, if that has no name any more
 	argServe = "step-serve"
 	fdServe  = 3 // serveMain's socket
 )
@@ -72,6 +73,14 @@ func Enter(ctx context.Context, path, dir string) (*Sandbox, error) {
 	if err := os.Mkdir(own, 0o700); err != nil {
 		return nil, fmt.Errorf("a folder for Apptainer: %w", err)
 	}
+	program := inHost + self
+	if _, err := os.Stat(self); err != nil {
+		// A new version has taken its place since the run began.
+		program = inSelf
+		if err := copySelf(filepath.Join(root, inSelf)); err != nil {
+			return nil, fmt.Errorf("a copy of this program: %w", err)
+		}
+	}
 	ours, theirs, err := packets()
 	if err != nil {
 		return nil, err
@@ -80,7 +89,7 @@ func Enter(ctx context.Context, path, dir string) (*Sandbox, error) {
 	cmd := exec.Command(path, "--silent", "exec", "--writable",
 		"--cleanenv", "--no-eval", "--no-umask",
 		"--no-home", "--no-mount", "tmp,home,cwd,hostfs,bind-paths", "--bind", "/:"+inHost, "--pwd", "/",
-		root, inHost+self, argServe)
+		root, program, argServe)
 	cmd.Env, cmd.Dir = apptainer.Env(own), "/"
 	cmd.ExtraFiles = []*os.File{theirs}
 	life, kill := context.WithCancelCause(context.Background())
@@ -224,8 +233,7 @@ func serveMain() int {
 // serve is one step.
 func serve(q beginning, out, ended *os.File, files []*os.File) {
 	defer ended.Close()
-	// By its path, for that is in the step's own mount namespace.
-	cmd := first{net: q.Net, out: out, files: files}.command(os.Args[0], inHost)
+	cmd := first{net: q.Net, out: out, files: files}.command(inHost)
 	cmd.Env = []string{"PATH=" + q.Path}
 	err := cmd.Start()
 	for _, f := range append(files, out) {

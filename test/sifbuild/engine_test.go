@@ -189,7 +189,9 @@ func (p *place) serveApptainer(c *net.UnixConn) error {
 	return err
 }
 
-// A container that comes to its end takes its build with it, and no other one.
+// A container that comes to its end takes its build with it, and no other one:
+// there is a new one for that, even if a new version has taken the place of
+// this program.
 func TestSandbox_ContainerIsKilled(t *testing.T) {
 	t.Parallel()
 	bed.Require(t, "apptainer", "site")
@@ -199,10 +201,19 @@ func TestSandbox_ContainerIsKilled(t *testing.T) {
 	p.task("a", "FROM busybox\nENV PLACE="+p.dir+"\nCOPY inside /inside\nRUN /inside leave "+s.URL+"/stay; /inside get "+s.URL+"/here\n")
 	p.task("b", "FROM busybox\nRUN echo b > /b\n")
 	p.program("a", "inside")
+	cmd := p.command(nil, "-j", "1", "--retries", "0")
+	for _, name := range []string{"sifbuild", "fence"} {
+		data, err := os.ReadFile(bed.Bin(t, name))
+		p.must(err)
+		p.write("bin/"+name, string(data), 0o755)
+	}
+	cmd.Path = p.path("bin/sifbuild")
 	s.on(func(path string) {
 		if path != "/here" {
 			return
 		}
+		p.write("bin/new", "#!/bin/false\n", 0o755)
+		p.must(os.Rename(p.path("bin/new"), p.path("bin/sifbuild")))
 		killed := 0
 		for _, pid := range p.processes() {
 			if data, _ := os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), "cmdline")); strings.Contains(string(data), "\x00step-serve\x00") {
@@ -215,7 +226,7 @@ func TestSandbox_ContainerIsKilled(t *testing.T) {
 		}
 		<-t.Context().Done() // the line does not end by itself
 	})
-	r := p.run(p.command(nil, "-j", "1", "--retries", "0"))
+	r := p.run(cmd)
 	if a := r.records["a"]; r.code != 3 || a.Fault == nil || a.Fault.Class != "engine" || !a.Fault.Retry {
 		t.Errorf("exit code %d, %+v\n%s", r.code, a.Fault, r.stderr)
 	}
