@@ -37,6 +37,10 @@ func (e *engine) get(ctx context.Context) (step.Engine, error) {
 	if e.in != nil && !e.in.Gone() {
 		return e.in, nil
 	}
+	if e.in != nil {
+		e.in.Close()
+		e.in = nil
+	}
 	dir, err := e.work()
 	if err != nil {
 		return nil, err
