@@ -58,7 +58,7 @@ type ending struct{ Refused, Error string }
 var sandboxRoot = []string{inHost, "/dev", "/proc", "/sys", "/tmp", "/etc", "/.singularity.d"}
 
 // Enter starts the container with the Apptainer of that path. dir is an empty
-// folder of the caller's own, and no path of it holds a comma or a colon.
+// folder of the caller's own.
 func Enter(ctx context.Context, path, dir string) (*Sandbox, error) {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {
