@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	urfave "github.com/urfave/cli/v2"
 
@@ -29,22 +28,21 @@ func sandbox(c *urfave.Context, apptainer string) (string, error) {
 // other engine could: it was tried.
 func preflight(ctx context.Context, b *build.Builder, o build.Options) error {
 	err := b.Preflight(ctx)
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
-	}
-	if o.Sandbox != "" {
-		return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("nothing can be built here inside Apptainer: %w", err)}
-	}
-	fault := &cli.Error{Code: cli.Usage, Err: fmt.Errorf("nothing can be built here: %w", err)}
-	if o.Apptainer == "" {
-		return fault
-	}
-	o.Sandbox = o.Apptainer
-	if other, err := build.New(o); err == nil {
-		defer other.Close()
-		if other.Preflight(ctx) == nil {
-			fault.Hint = "inside Apptainer it can: --engine sandbox"
+	case o.Sandbox != "":
+		return cli.Usagef(otherNode, "nothing can be built here inside Apptainer: %w", err)
+	case o.Apptainer != "" && ctx.Err() == nil:
+		o.Sandbox = o.Apptainer
+		if other, newErr := build.New(o); newErr == nil {
+			defer other.Close()
+			if other.Preflight(ctx) == nil {
+				return cli.Usagef("inside Apptainer it can: --engine sandbox", "nothing can be built here: %w", err)
+			}
 		}
 	}
-	return fault
+	return cli.Usagef(otherNode, "nothing can be built here: %w", err)
 }
+
+const otherNode = "'fence check' says what this node allows; another node may allow more"
