@@ -62,84 +62,84 @@ func start(t testing.TB, cmd *exec.Cmd) *exec.Cmd {
 
 // A build that is killed at any moment is finished by the same command, and
 // nothing of it is left.
-func TestKill(t *testing.T) {
-	engines(t, func(t *testing.T, p *place) {
-		p.everyKind()
-		stop := p.watch(0, nil)
-		want := p.listing(p.build(nil)["a"].Image)
-		total := stop()
-		p.whole()
-		if total < 100 {
-			t.Fatalf("only %d moments were seen", total)
-		}
-		moments, killed := 4, 0
-		if full() {
-			moments = 30
-		}
-		random := rand.New(rand.NewPCG(4, 30))
-		for i := range moments {
-			// One in each part of the build.
-			nth := 1 + (i*total+random.IntN(total))/moments
-			t.Run(fmt.Sprintf("%d of %d", nth, total), func(t *testing.T) {
-				p := *p
-				p.t = t
-				p.empty()
-				cmd := p.command(nil)
-				stop := p.watch(nth, func() { cmd.Process.Kill() })
-				start(t, cmd)
-				r := p.wait(cmd)
-				stop()
-				if r.code < 0 {
-					killed++
-				}
-				p.gone()
-				p.same(want, p.listing(p.build(nil)["a"].Image))
-				p.whole()
-			})
-		}
-		// The number of things that a build does is not always the same.
-		if !t.Failed() && killed < moments*3/4 {
-			t.Errorf("only %d of %d builds were killed before they had ended", killed, moments)
-		}
-	})
+func TestKill(t *testing.T) { engines(t, testKill) }
+
+func testKill(t *testing.T, p *place) {
+	p.everyKind()
+	stop := p.watch(0, nil)
+	want := p.listing(p.build(nil)["a"].Image)
+	total := stop()
+	p.whole()
+	if total < 100 {
+		t.Fatalf("only %d moments were seen", total)
+	}
+	moments, killed := 4, 0
+	if full() {
+		moments = 30
+	}
+	random := rand.New(rand.NewPCG(4, 30))
+	for i := range moments {
+		// One in each part of the build.
+		nth := 1 + (i*total+random.IntN(total))/moments
+		t.Run(fmt.Sprintf("%d of %d", nth, total), func(t *testing.T) {
+			p := *p
+			p.t = t
+			p.empty()
+			cmd := p.command(nil)
+			stop := p.watch(nth, func() { cmd.Process.Kill() })
+			start(t, cmd)
+			r := p.wait(cmd)
+			stop()
+			if r.code < 0 {
+				killed++
+			}
+			p.gone()
+			p.same(want, p.listing(p.build(nil)["a"].Image))
+			p.whole()
+		})
+	}
+	// The number of things that a build does is not always the same.
+	if !t.Failed() && killed < moments*3/4 {
+		t.Errorf("only %d of %d builds were killed before they had ended", killed, moments)
+	}
 }
 
 // What a RUN line leaves running ends with it, whatever it does to go on.
-func TestKill_ProcessLeftByRun(t *testing.T) {
-	engines(t, func(t *testing.T, p *place) {
-		s := newServer(t)
-		var stay sync.WaitGroup
-		stay.Add(3)
-		there := make(chan struct{})
-		go func() { stay.Wait(); close(there) }()
-		var during, left int
-		s.on(func(path string) {
-			switch path {
-			case "/stay":
-				stay.Done()
-			case "/during":
-				select {
-				case <-there:
-				case <-time.After(time.Minute):
-				}
-				during = len(p.staying())
-			case "/then":
-				left = len(p.staying())
+func TestKill_ProcessLeftByRun(t *testing.T) { engines(t, testKillProcessLeftByRun) }
+
+func testKillProcessLeftByRun(t *testing.T, p *place) {
+	s := newServer(t)
+	var stay sync.WaitGroup
+	stay.Add(3)
+	there := make(chan struct{})
+	go func() { stay.Wait(); close(there) }()
+	var during, left int
+	s.on(func(path string) {
+		switch path {
+		case "/stay":
+			stay.Done()
+		case "/during":
+			select {
+			case <-there:
+			case <-time.After(time.Minute):
 			}
-		})
-		// PLACE is how the processes are known.
-		p.task("a", "FROM busybox\nENV PLACE="+p.dir+" AT="+s.URL+"\nCOPY inside /inside\n"+
-			"RUN /inside leave $AT/stay; (/inside stay $AT/stay &); /inside stay $AT/stay & /inside get $AT/during\n"+
-			"RUN /inside get $AT/then\n")
-		p.program("a", "inside")
-		p.build(nil)
-		if during != 3 {
-			t.Errorf("the control: %d processes were there while the line ran", during)
-		}
-		if left != 0 {
-			t.Errorf("%d processes of a RUN line live on in the next", left)
+			during = len(p.staying())
+		case "/then":
+			left = len(p.staying())
 		}
 	})
+	// PLACE is how the processes are known.
+	p.task("a", "FROM busybox\nENV PLACE="+p.dir+" AT="+s.URL+"\nCOPY inside /inside\n"+
+		"RUN /inside leave $AT/stay; (/inside stay $AT/stay &); /inside stay $AT/stay & /inside get $AT/during\n"+
+		"RUN /inside get $AT/then\n")
+	p.program("a", "inside")
+	p.build(nil)
+	if during != 3 {
+		t.Errorf("the control: %d processes were there while the line ran", during)
+	}
+	if left != 0 {
+		t.Errorf("%d processes of a RUN line live on in the next", left)
+	}
 }
 
 // staying are the processes of "inside stay".
@@ -154,32 +154,32 @@ func (p *place) staying() (some []int) {
 }
 
 // A signal that ends a job ends a build cleanly: with a record, and nothing left.
-func TestKill_Signals(t *testing.T) {
-	engines(t, func(t *testing.T, p *place) {
-		s := newServer(t)
-		p.task("a", "FROM busybox\nENV PLACE="+p.dir+"\nCOPY inside /inside\nRUN /inside leave "+s.URL+"/stay; /inside get "+s.URL+"/here; echo done > /done\n")
-		p.program("a", "inside")
-		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
-			cmd := p.command(nil)
-			s.on(func(path string) {
-				if path != "/here" {
-					return
-				}
-				cmd.Process.Signal(sig)
-				<-t.Context().Done() // the line does not end by itself
-			})
-			start(t, cmd)
-			r := p.wait(cmd)
-			one := r.records["a"]
-			if r.code != 3 || one.Fault == nil || one.Fault.Class != "stopped" || one.Image != "" {
-				t.Errorf("%v: exit code %d, %+v\n%s", sig, r.code, one, r.stderr)
+func TestKill_Signals(t *testing.T) { engines(t, testKillSignals) }
+
+func testKillSignals(t *testing.T, p *place) {
+	s := newServer(t)
+	p.task("a", "FROM busybox\nENV PLACE="+p.dir+"\nCOPY inside /inside\nRUN /inside leave "+s.URL+"/stay; /inside get "+s.URL+"/here; echo done > /done\n")
+	p.program("a", "inside")
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		cmd := p.command(nil)
+		s.on(func(path string) {
+			if path != "/here" {
+				return
 			}
-			p.clean()
-			p.whole()
+			cmd.Process.Signal(sig)
+			<-t.Context().Done() // the line does not end by itself
+		})
+		start(t, cmd)
+		r := p.wait(cmd)
+		one := r.records["a"]
+		if r.code != 3 || one.Fault == nil || one.Fault.Class != "stopped" || one.Image != "" {
+			t.Errorf("%v: exit code %d, %+v\n%s", sig, r.code, one, r.stderr)
 		}
-		s.on(nil)
-		p.built(p.run(p.command(nil)))
-	})
+		p.clean()
+		p.whole()
+	}
+	s.on(nil)
+	p.built(p.run(p.command(nil)))
 }
 
 // When nobody reads the records any more, a build ends as by any other signal:
@@ -224,34 +224,34 @@ func (p *place) small(name string, bytes int64) (grow func()) {
 
 // A disk that is full at any moment is said to be, and the same command
 // finishes when it no longer is.
-func TestDiskFull(t *testing.T) {
-	engines(t, func(t *testing.T, p *place) {
-		p.everyKind()
-		want := p.listing(p.build(nil)["a"].Image)
-		// KiB: each fills at another step, up to what is not quite enough.
-		sizes := map[string][]int64{"cache": {8, 20, 500, 2000, 3000}, "scratch": {64, 2140, 3350, 4190, 6000}}
-		for _, name := range []string{"cache", "scratch"} {
-			for i, size := range sizes[name] {
-				if !full() && i != 3 {
-					continue
-				}
-				t.Run(fmt.Sprintf("%s of %d KiB", name, size), func(t *testing.T) {
-					p := *p
-					p.t = t
-					p.empty()
-					grow := p.small(name, size<<10)
-					r := p.run(p.command(nil))
-					one := r.records["a"]
-					if r.code != 3 || one.Fault == nil || one.Fault.Class != "disk" || one.Image != "" || strings.Contains(one.Fault.Message, "\n") {
-						t.Errorf("exit code %d, %+v, %+v\n%s", r.code, one, one.Fault, r.stderr)
-					}
-					p.clean()
-					p.whole()
-					grow()
-					p.same(want, p.listing(p.built(p.run(p.command(nil)))["a"].Image))
-					p.whole()
-				})
+func TestDiskFull(t *testing.T) { engines(t, testDiskFull) }
+
+func testDiskFull(t *testing.T, p *place) {
+	p.everyKind()
+	want := p.listing(p.build(nil)["a"].Image)
+	// KiB: each fills at another step, up to what is not quite enough.
+	sizes := map[string][]int64{"cache": {8, 20, 500, 2000, 3000}, "scratch": {64, 2140, 3350, 4190, 6000}}
+	for _, name := range []string{"cache", "scratch"} {
+		for i, size := range sizes[name] {
+			if !full() && i != 3 {
+				continue
 			}
+			t.Run(fmt.Sprintf("%s of %d KiB", name, size), func(t *testing.T) {
+				p := *p
+				p.t = t
+				p.empty()
+				grow := p.small(name, size<<10)
+				r := p.run(p.command(nil))
+				one := r.records["a"]
+				if r.code != 3 || one.Fault == nil || one.Fault.Class != "disk" || one.Image != "" || strings.Contains(one.Fault.Message, "\n") {
+					t.Errorf("exit code %d, %+v, %+v\n%s", r.code, one, one.Fault, r.stderr)
+				}
+				p.clean()
+				p.whole()
+				grow()
+				p.same(want, p.listing(p.built(p.run(p.command(nil)))["a"].Image))
+				p.whole()
+			})
 		}
-	})
+	}
 }

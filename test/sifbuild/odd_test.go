@@ -92,31 +92,31 @@ func TestAddURL(t *testing.T) {
 
 // What a caller ignores stays ignored, as nohup(1) wants it, but not by what a
 // RUN line starts.
-func TestNohup(t *testing.T) {
-	engines(t, func(t *testing.T, p *place) {
-		s := newServer(t)
-		p.task("a", "FROM busybox\nCOPY inside /inside\nRUN /inside get "+s.URL+"/here; grep SigIgn /proc/self/status > /ignored\n")
-		p.program("a", "inside")
-		cmd := p.command(nil)
-		argv := append([]string{"-c", `trap "" HUP INT QUIT PIPE; exec "$@"`, "sh", cmd.Path}, cmd.Args[1:]...)
-		sh := bed.Command(t, "sh", argv...)
-		sh.Env = cmd.Env
-		s.on(func(string) {
-			for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT} {
-				sh.Process.Signal(sig)
-			}
-		})
-		r := p.built(p.run(sh))["a"]
-		var ignored uint64
-		if _, err := fmt.Sscanf(p.file(r.Image, "/ignored"), "SigIgn: %x", &ignored); err != nil {
-			t.Fatal(err)
-		}
-		for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE} { // its shell ignores SIGQUIT itself
-			if ignored&(1<<(sig-1)) != 0 {
-				t.Errorf("a RUN line ignores %v", sig)
-			}
+func TestNohup(t *testing.T) { engines(t, testNohup) }
+
+func testNohup(t *testing.T, p *place) {
+	s := newServer(t)
+	p.task("a", "FROM busybox\nCOPY inside /inside\nRUN /inside get "+s.URL+"/here; grep SigIgn /proc/self/status > /ignored\n")
+	p.program("a", "inside")
+	cmd := p.command(nil)
+	argv := append([]string{"-c", `trap "" HUP INT QUIT PIPE; exec "$@"`, "sh", cmd.Path}, cmd.Args[1:]...)
+	sh := bed.Command(t, "sh", argv...)
+	sh.Env = cmd.Env
+	s.on(func(string) {
+		for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT} {
+			sh.Process.Signal(sig)
 		}
 	})
+	r := p.built(p.run(sh))["a"]
+	var ignored uint64
+	if _, err := fmt.Sscanf(p.file(r.Image, "/ignored"), "SigIgn: %x", &ignored); err != nil {
+		t.Fatal(err)
+	}
+	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE} { // its shell ignores SIGQUIT itself
+		if ignored&(1<<(sig-1)) != 0 {
+			t.Errorf("a RUN line ignores %v", sig)
+		}
+	}
 }
 
 // A run whose records nobody reads any more ends, cleanly, and keeps what it
@@ -169,27 +169,27 @@ func TestFullOutput(t *testing.T) {
 }
 
 // A run goes on when a new version takes the place of its program.
-func TestReplacedProgram(t *testing.T) {
-	engines(t, func(t *testing.T, p *place) {
-		s := newServer(t)
-		p.task("a", "FROM busybox\nCOPY inside /inside\nRUN /inside get "+s.URL+"/here\nRUN echo then > /then\n")
-		p.program("a", "inside")
-		cmd := p.command(nil)
-		for _, name := range []string{"sifbuild", "fence"} {
-			data, err := os.ReadFile(bed.Bin(t, name))
-			p.must(err)
-			p.write("bin/"+name, string(data), 0o755)
-		}
-		cmd.Path = p.path("bin/sifbuild")
-		s.on(func(string) {
-			p.write("bin/new", "#!/bin/false\n", 0o755)
-			p.must(os.Rename(p.path("bin/new"), p.path("bin/sifbuild")))
-		})
-		r := p.built(p.run(cmd))["a"]
-		if got := p.file(r.Image, "/then"); got != "then\n" {
-			t.Error(got)
-		}
+func TestReplacedProgram(t *testing.T) { engines(t, testReplacedProgram) }
+
+func testReplacedProgram(t *testing.T, p *place) {
+	s := newServer(t)
+	p.task("a", "FROM busybox\nCOPY inside /inside\nRUN /inside get "+s.URL+"/here\nRUN echo then > /then\n")
+	p.program("a", "inside")
+	cmd := p.command(nil)
+	for _, name := range []string{"sifbuild", "fence"} {
+		data, err := os.ReadFile(bed.Bin(t, name))
+		p.must(err)
+		p.write("bin/"+name, string(data), 0o755)
+	}
+	cmd.Path = p.path("bin/sifbuild")
+	s.on(func(string) {
+		p.write("bin/new", "#!/bin/false\n", 0o755)
+		p.must(os.Rename(p.path("bin/new"), p.path("bin/sifbuild")))
 	})
+	r := p.built(p.run(cmd))["a"]
+	if got := p.file(r.Image, "/then"); got != "then\n" {
+		t.Error(got)
+	}
 }
 
 // What no image can hold is the Dockerfile's fault, in one line that can be read.
