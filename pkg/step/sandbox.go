@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -108,7 +109,11 @@ func Enter(ctx context.Context, path, dir string) (*Sandbox, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, &Failure{"setup", fmt.Sprintf("starting a container for steps (%s): %s", path, apptainer.LastWords(b.said.String(), b.end))}
+		why := apptainer.LastWords(b.said.String(), b.end)
+		if strings.Contains(why, program) {
+			why = "the node's files are not mounted in it: the site's apptainer.conf must not have \"user bind control = no\" (" + why + ")"
+		}
+		return nil, &Failure{"setup", fmt.Sprintf("starting a container for steps (%s): %s", path, why)}
 	}
 	return b, nil
 }
