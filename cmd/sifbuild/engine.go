@@ -25,9 +25,9 @@ func sandbox(c *urfave.Context, apptainer string) (string, error) {
 }
 
 // preflight says why nothing can be built here and, if that is so, that the
-// other engine could: it was tried.
-func preflight(ctx context.Context, b *build.Builder, o build.Options) error {
-	err := b.Preflight(ctx)
+// other engine could: it was tried. run is of Preflight.
+func preflight(ctx context.Context, b *build.Builder, o build.Options, run bool) error {
+	err := b.Preflight(ctx, run)
 	switch {
 	case err == nil:
 		return nil
@@ -37,7 +37,7 @@ func preflight(ctx context.Context, b *build.Builder, o build.Options) error {
 		o.Sandbox = o.Apptainer
 		if other, newErr := build.New(o); newErr == nil {
 			defer other.Close()
-			if other.Preflight(ctx) == nil {
+			if other.Preflight(ctx, run) == nil {
 				return cli.Usagef("inside Apptainer it can: --engine sandbox", "nothing can be built here: %w", err)
 			}
 		}
