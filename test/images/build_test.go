@@ -2,7 +2,6 @@ package images
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"iter"
@@ -31,52 +30,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// For the child in which an ordinary user builds: the fence, and the Apptainer
-// that steps begin inside, if they do.
-const asUser, inApptainer = "IMAGES_AS_USER", "IMAGES_IN_APPTAINER"
+// asUser is set for the child in which an ordinary user builds.
+const asUser = "IMAGES_AS_USER"
+
+// inApptainer is the Apptainer that steps begin inside, "" if they do not.
+const inApptainer = "IMAGES_IN_APPTAINER"
 
 // Every case is built by an ordinary user without subordinate ids, and gives
 // what BuildKit gave.
-func TestBuild(t *testing.T) { buildAll(t, "") }
-
-// So it is where steps begin inside Apptainer. Without TEST_FULL=1 some cases
-// of each kind stand for all.
-func TestBuild_Sandbox(t *testing.T) {
-	bed.Require(t, "apptainer", "site")
-	buildAll(t, filepath.Join(bed.Dir(), "bin", "apptainer"))
-}
-
-func buildAll(t *testing.T, sandbox string) {
+func TestBuild(t *testing.T) {
 	if os.Getenv(asUser) == "" {
-		bed.Require(t, "users", "images")
-		fence := bed.Bin(t, "fence")
-		// Static, as sifbuild is: in a root folder without a libc a step begins as this program.
-		public := filepath.Join(bed.TempDir(t), "images.test")
-		compile := exec.Command("go", "test", "-c", "-o", public, ".")
-		compile.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := compile.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		cmd := bed.Command(t, public, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=15m")
-		if testing.Short() {
-			cmd.Args = append(cmd.Args, "-test.short")
-		}
-		cmd.Env = append(cmd.Env, asUser+"="+fence, "TMPDIR="+bed.TempDir(t), "BED_DIR="+bed.Dir(), "TEST_FULL="+os.Getenv("TEST_FULL"), inApptainer+"="+sandbox)
-		if only := os.Getenv("CASES"); only != "" {
-			cmd.Args[1] += "/" + only
-		}
-		// The checkout may lie in root's own folder.
-		cmd.Dir = bed.TempDir(t)
-		if err := os.CopyFS(filepath.Join(cmd.Dir, "cases"), os.DirFS("cases")); err != nil {
-			t.Fatal(err)
-		}
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		if n := strings.Count(string(out), "--- PASS: "+t.Name()+"/"); n == 0 {
-			t.Fatalf("no case was built\n%s", out)
-		}
+		buildAsUser(t, os.Getenv("CASES"), "")
 		return
 	}
 	if os.Geteuid() == 0 {
@@ -87,9 +51,6 @@ func buildAll(t *testing.T, sandbox string) {
 		t.Fatal(err)
 	}
 	b := newBench(t)
-	if sandbox != "" && os.Getenv("TEST_FULL") == "" && !strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
-		cases = some(cases)
-	}
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
@@ -104,18 +65,63 @@ func buildAll(t *testing.T, sandbox string) {
 	}
 }
 
-// some are a few cases of each kind, which is what their names begin with.
-func some(cases []Case) (few []Case) {
-	const each = 25
-	seen := map[string]int{}
-	for _, c := range cases {
-		kind := strings.TrimRight(strings.Split(c.Name, "-")[0], "0123456789")
-		if seen[kind]%each == 0 {
-			few = append(few, c)
+// Where steps begin inside Apptainer, the cases give the same. Without
+// TEST_FULL=1 some of each kind, which is what their names begin with, stand for all.
+func TestBuild_Sandbox(t *testing.T) {
+	bed.Require(t, "apptainer", "site")
+	pattern := os.Getenv("CASES")
+	if pattern == "" && os.Getenv("TEST_FULL") == "" {
+		const each = 25
+		cases, err := Load("cases")
+		if err != nil {
+			t.Fatal(err)
 		}
-		seen[kind]++
+		var some []string
+		seen := map[string]int{}
+		for _, c := range cases {
+			kind := strings.TrimRight(strings.Split(c.Name, "-")[0], "0123456789")
+			if seen[kind]%each == 0 {
+				some = append(some, c.Name)
+			}
+			seen[kind]++
+		}
+		pattern = "^(" + strings.Join(some, "|") + ")$"
 	}
-	return few
+	buildAsUser(t, pattern, filepath.Join(bed.Dir(), "bin", "apptainer"))
+}
+
+// buildAsUser has the ordinary user run TestBuild: the cases of a pattern,
+// inside an Apptainer unless that is "".
+func buildAsUser(t *testing.T, cases, sandbox string) {
+	t.Helper()
+	bed.Require(t, "users", "images")
+	fence := bed.Bin(t, "fence")
+	// Static, as sifbuild is: in a root folder without a libc a step begins as this program.
+	public := filepath.Join(bed.TempDir(t), "images.test")
+	compile := exec.Command("go", "test", "-c", "-o", public, ".")
+	compile.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := compile.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cmd := bed.Command(t, public, "-test.run=^TestBuild$/"+cases, "-test.v", "-test.timeout=15m")
+	if testing.Short() {
+		cmd.Args = append(cmd.Args, "-test.short")
+	}
+	cmd.Env = append(cmd.Env, asUser+"="+fence, inApptainer+"="+sandbox, "TMPDIR="+bed.TempDir(t), "BED_DIR="+bed.Dir())
+	// The checkout may lie in root's own folder.
+	cmd.Dir = bed.TempDir(t)
+	if err := os.CopyFS(filepath.Join(cmd.Dir, "cases"), os.DirFS("cases")); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if n := strings.Count(string(out), "--- PASS: TestBuild/"); n == 0 {
+		t.Fatalf("no case was built\n%s", out)
+	} else {
+		t.Logf("%d cases", n)
+	}
 }
 
 // bench is what all cases are built with.
