@@ -35,7 +35,8 @@ func buildCmd() *urfave.Command {
 			"  sifbuild build tasks/ --cache $SIF_CACHE -j 8 --require tmux,python3\n" +
 			"  sifbuild build task/ --cache $SIF_CACHE --base debian:12=/project/deb.sif\n" +
 			"  sifbuild build tasks/ --cache $SIF_CACHE --mirror docker.io=HOST/hub\n" +
-			"  sifbuild build tasks/ --cache $SIF_CACHE --harbor-names\n\n" +
+			"  sifbuild build tasks/ --cache $SIF_CACHE --harbor-names\n" +
+			"  sifbuild build tasks/ --cache $SIF_CACHE --engine sandbox\n\n" +
 			"What may pass (network, rate_limit, stalled, timeout) is tried again, what will\n" +
 			"not is not; docs/sifbuild.md lists the classes. Two minutes before a Slurm job\n" +
 			"ends, or when a signal asks for it, what is being built is ended and reported as\n" +
@@ -50,6 +51,7 @@ func buildCmd() *urfave.Command {
 			"be printed.",
 		Flags: slices.Concat(planFlags(), taskFlags(), scheduleFlags(), downloadFlags(), []urfave.Flag{
 			&urfave.StringFlag{Name: "scratch", Usage: "work in `DIR`, on a disk of this node (default: $TMPDIR, else /tmp)"},
+			&urfave.StringFlag{Name: "engine", Usage: "`NAME` of what gives steps a user namespace: native, or sandbox, which is Apptainer, for nodes that allow it nothing else", Value: "native"},
 			&urfave.StringSliceFlag{Name: "secret", Usage: "`ID=FILE` for RUN --mount=type=secret,id=ID"},
 			&urfave.BoolFlag{Name: "no-smoke", Usage: "do not start each new image once under Apptainer"},
 			&urfave.BoolFlag{Name: "harbor-names", Usage: "name the images for Harbor's Apptainer workers too, whose --sif-cache the cache then is"},
@@ -98,6 +100,9 @@ func buildCommand(c *urfave.Context) error {
 		if o.Apptainer, err = filepath.Abs(p); err != nil {
 			return err
 		}
+	}
+	if o.Sandbox, err = sandbox(c, o.Apptainer); err != nil {
+		return err
 	}
 	o.Secrets = map[string]string{}
 	for _, pair := range c.StringSlice("secret") {
@@ -161,9 +166,10 @@ func buildCommand(c *urfave.Context) error {
 	if err != nil {
 		return &cli.Error{Code: cli.Usage, Err: err}
 	}
-	if err := b.Preflight(ctx, len(waiting) > 0 || slices.ContainsFunc(list, func(w build.Want) bool { return runs(w.Plan) && !planned.Has(w.Key) })); err != nil && ctx.Err() == nil {
+	run := len(waiting) > 0 || slices.ContainsFunc(list, func(w build.Want) bool { return runs(w.Plan) && !planned.Has(w.Key) })
+	if err := preflight(ctx, b, o, run); err != nil && ctx.Err() == nil {
 		b.Close()
-		return cli.Usagef("'fence check' says what this node allows; another node may allow more", "nothing can be built here: %w", err)
+		return err
 	}
 	if b.InMemory() {
 		fmt.Fprintf(os.Stderr, "sifbuild: the scratch folder %s is in memory, and so is what is built there: --scratch DIR on a disk of this node\n", o.Scratch)

@@ -12,21 +12,22 @@ import (
 
 	urfave "github.com/urfave/cli/v2"
 
+	"fence/pkg/apptainer"
 	"fence/pkg/cli"
-	"fence/pkg/smoke"
 	"fence/pkg/step"
 )
 
 func main() {
-	step.Main()  // a step of a build begins as this program
-	smoke.Main() // and so does the start of an image
+	step.Main()      // a step of a build begins as this program
+	apptainer.Main() // and so does what starts Apptainer
 	os.Exit(cli.Main(app(), os.Args))
 }
 
 const help = `Builds the images of tasks: folders that hold environment/Dockerfile, as in
 Harbor's format, or just a Dockerfile. Each distinct image is built once, by
-you, without root and without Docker: it needs user namespaces and mksquashfs
-(Debian: squashfs-tools). Every RUN line runs under fence, so it reaches the
+you, without root and without Docker: it needs user namespaces, or an Apptainer
+that may make them (build --engine sandbox), and mksquashfs (Debian:
+squashfs-tools). Every RUN line runs under fence, so it reaches the
 network and nothing of yours.
 
   sifbuild plan tasks/

@@ -12,15 +12,15 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
-	"fence/pkg/smoke"
+	"fence/pkg/apptainer"
 	"fence/pkg/step"
 	"fence/test/bed"
 	"fence/test/clitest"
 )
 
 func TestMain(m *testing.M) {
-	step.Main()  // a step of a build begins as this program
-	smoke.Main() // and so does the start of an image
+	step.Main()      // a step of a build begins as this program
+	apptainer.Main() // and so does what starts Apptainer
 	testscript.Main(m, map[string]func(){"sifbuild": main})
 }
 

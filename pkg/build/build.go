@@ -48,8 +48,12 @@ type Options struct {
 	// with once; "" if there is none. NoSmoke leaves that out.
 	Apptainer string
 	NoSmoke   bool
-	Say       func(text string) // what a person who waits wants to know, a line; nil discards
-	Progress  func(Event)       // nil discards; called from several goroutines
+	// Sandbox is the path of the Apptainer that steps begin inside; "" where
+	// this node lets its users make user namespaces themselves. What is built is
+	// the same.
+	Sandbox  string
+	Say      func(text string) // what a person who waits wants to know, a line; nil discards
+	Progress func(Event)       // nil discards; called from several goroutines
 }
 
 // Bases gives what stages begin with.
@@ -95,7 +99,7 @@ func New(o Options) (*Builder, error) {
 			return nil, fmt.Errorf("the cache (--cache): %w", err)
 		}
 	}
-	s, err := newScratch(o.Scratch)
+	s, err := newScratch(o.Scratch, o.Sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -368,7 +372,7 @@ func (o *one) begin(ctx context.Context, f dockerfile.From, key string, matches 
 			if err := os.Mkdir(copied, 0o755); err != nil {
 				return nil, err
 			}
-			r, err := step.Do(ctx, step.Spec{Lower: []string{copied}, Upper: dir, Dir: filepath.Dir(dir), Copy: &step.Copy{
+			r, err := o.scratch.engine.do(ctx, step.Spec{Lower: []string{copied}, Upper: dir, Dir: filepath.Dir(dir), Copy: &step.Copy{
 				Request: tree.CopyRequest{Root: f.Context, Matches: matches, Dest: "/"},
 			}}, o.log)
 			return r.Specials, err

@@ -44,6 +44,7 @@ var classes = map[string]class{
 	"timeout":      {true, "--timeout TIME gives each build longer"},
 	"stalled":      {true, "a mirror that stands still: the same command again goes on; a command that is silent for long: --idle-timeout TIME, 0 for no limit"},
 	"cache":        {true, ""},
+	"engine":       {true, ""},
 	"stopped":      {true, "the same command again goes on"},
 	"disk":         {false, "make room, or name other folders with --cache and --scratch"},
 	"memory":       {false, "fewer at a time: -j 1; or a job with more memory"},

@@ -37,6 +37,7 @@ func TestClassify(t *testing.T) {
 		{"required, and no such package", &RequireError{Missing: []string{"tmux"}, Status: &StatusError{Status: 100, Said: "E: Unable to locate package tmux"}}, "require", false},
 		{"isolation", &step.Failure{Kind: "isolation", Text: "x"}, "isolation", false},
 		{"mksquashfs that had not enough, twice", &step.Failure{Kind: "starved", Text: "x"}, "memory", false},
+		{"a container that has ended", fmt.Errorf("x: %w", &step.Failure{Kind: "engine", Text: "x"}), "engine", true},
 		{"another architecture", &ArchError{}, "architecture", false},
 		{"no room", &NoRoom{"memory", "x"}, "memory", false},
 		{"a damaged step", &CacheError{errors.New("x")}, "cache", true},

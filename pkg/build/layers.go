@@ -215,7 +215,7 @@ func (e *CacheError) Unwrap() error { return e.Err }
 // unpack fills a folder from layer tars, lowest first.
 func (l *layers) unpack(ctx context.Context, work string, u step.Unpack, streams ...step.Stream) ([]tree.Special, error) {
 	u.Streams = len(streams)
-	r, err := step.Do(ctx, step.Spec{Dir: work, Unpack: &u}, os.Stderr, streams...)
+	r, err := l.scratch.engine.do(ctx, step.Spec{Dir: work, Unpack: &u}, os.Stderr, streams...)
 	return r.Specials, err
 }
 
@@ -229,7 +229,7 @@ func (l *layers) store(ctx context.Context, work, dir string, specials []tree.Sp
 		return err
 	}
 	defer os.Remove(tmp.Name())
-	if _, err := step.Do(ctx, step.Spec{Dir: work, Tar: &step.Tar{Layer: dir, Specials: specials, Out: tmp.Name()}}, os.Stderr); err != nil {
+	if _, err := l.scratch.engine.do(ctx, step.Spec{Dir: work, Tar: &step.Tar{Layer: dir, Specials: specials, Out: tmp.Name()}}, os.Stderr); err != nil {
 		return err
 	}
 	_, err = first(tmp.Name(), name)
@@ -307,7 +307,7 @@ func (l *layers) shorten(ctx context.Context, c chain) (chain, error) {
 		if err := os.Remove(dir); err != nil {
 			return nil, err // it is made
 		}
-		_, err = step.Do(ctx, step.Spec{Dir: work, Merge: &step.Merge{Below: []string{l.folder(c[0].key)}, Layers: l.folders(c[1:]), Out: dir}}, os.Stderr)
+		_, err = l.scratch.engine.do(ctx, step.Spec{Dir: work, Merge: &step.Merge{Below: []string{l.folder(c[0].key)}, Layers: l.folders(c[1:]), Out: dir}}, os.Stderr)
 		return c.specials(), err
 	})
 	return chain{layer{key: c[0].key}, merged}, err // all specials are in the upper one

@@ -10,7 +10,7 @@ import (
 // A step that failed in a way that may pass is not tried again at once by the
 // next build that has it, and one that will fail again is: it says so itself.
 func TestLayers_AFailingStepRests(t *testing.T) {
-	s, err := newScratch(t.TempDir())
+	s, err := newScratch(t.TempDir(), "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,7 +77,7 @@ func (o *one) squashed(ctx context.Context, c chain, st *dockerfile.Stage, cpus,
 	if err := os.Mkdir(upper, 0o755); err != nil {
 		return r, squashfs, err
 	}
-	r, err = step.Do(ctx, step.Spec{Lower: o.layers.lower(c), Upper: upper, Dir: work, Squash: &step.Squash{
+	r, err = o.scratch.engine.do(ctx, step.Spec{Lower: o.layers.lower(c), Upper: upper, Dir: work, Squash: &step.Squash{
 		Config: st.Config, Specials: c.specials(), Out: squashfs, CPUs: cpus, MemMiB: mem,
 	}}, o.log)
 	return r, squashfs, err

@@ -42,7 +42,7 @@ func (b *Builder) Preflight(ctx context.Context, run bool) error {
 		}
 		at := func(sub string) string { return filepath.Join(work, name, sub) }
 		s.Lower, s.Upper, s.Dir = []string{at("lower")}, at("fs"), at("work")
-		r, err := step.Do(ctx, s, log)
+		r, err := b.scratch.engine.do(ctx, s, log)
 		if err == nil && r.Exit != 0 {
 			err = fmt.Errorf("a command ends with status %d", r.Exit)
 		}

@@ -108,6 +108,6 @@ func (o *one) missing(ctx context.Context, c chain, st *dockerfile.Stage, comman
 			search = v
 		}
 	}
-	r, err := step.Do(ctx, step.Spec{Lower: o.layers.lower(c), Dir: work, Look: &step.Look{Commands: commands, Path: search}}, o.log)
+	r, err := o.scratch.engine.do(ctx, step.Spec{Lower: o.layers.lower(c), Dir: work, Look: &step.Look{Commands: commands, Path: search}}, o.log)
 	return r.Missing, err
 }

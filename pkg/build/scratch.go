@@ -1,7 +1,6 @@
 package build
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -19,14 +18,16 @@ import (
 // mounts and logs of builds under way. It is gone when the process is, and what
 // a killed process left is removed by the next.
 type scratch struct {
-	dir  string
-	lock *os.File
+	dir    string
+	lock   *os.File
+	engine engine
 }
 
 const scratchPrefix = "sifbuild-"
 
-// newScratch makes a scratch folder in parent, which must exist.
-func newScratch(parent string) (*scratch, error) {
+// newScratch makes a scratch folder in parent, which must exist. Steps are done
+// inside the Apptainer of a path, if there is one.
+func newScratch(parent, apptainer string) (*scratch, error) {
 	if err := sweep(parent); err != nil {
 		return nil, err
 	}
@@ -42,6 +43,7 @@ func newScratch(parent string) (*scratch, error) {
 			return nil, fmt.Errorf("locking the scratch folder %s: %w", dir, err)
 		}
 	}
+	s.engine = engine{apptainer: apptainer, work: s.work}
 	for _, sub := range []string{"layers", "work"} {
 		if err := os.Mkdir(filepath.Join(s.dir, sub), 0o700); err != nil {
 			s.close()
@@ -58,6 +60,7 @@ func (s *scratch) layer(key string) string { return filepath.Join(s.dir, "layers
 
 func (s *scratch) close() error {
 	defer s.lock.Close()
+	s.engine.close()
 	return discard(s.dir)
 }
 
@@ -159,21 +162,10 @@ func sweep(parent string) error {
 	return nil
 }
 
-// remove removes folders that may hold folders without any permission. Where no
-// namespace is to be had any more, what this user can remove goes all the same.
-func remove(dirs ...string) error {
-	if len(dirs) == 0 {
-		return nil
-	}
-	_, err := step.Do(context.Background(), step.Spec{Remove: dirs}, os.Stderr)
-	if err == nil {
-		return nil
-	}
-	// Where no step starts, none has made a folder that only one could remove.
+// remove removes folders that may hold folders without any permission.
+func remove(dirs ...string) (err error) {
 	for _, dir := range dirs {
-		if tree.RemoveAll(dir) != nil {
-			return fmt.Errorf("removing %s: %w", strings.Join(dirs, ", "), err)
-		}
+		err = errors.Join(err, tree.RemoveAll(dir))
 	}
-	return nil
+	return err
 }

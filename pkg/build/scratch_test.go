@@ -17,11 +17,11 @@ func TestMain(m *testing.M) {
 // living one works in, and what is not ours, stays.
 func TestScratch(t *testing.T) {
 	parent := t.TempDir()
-	living, err := newScratch(parent)
+	living, err := newScratch(parent, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead, err := newScratch(parent)
+	dead, err := newScratch(parent, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestScratch(t *testing.T) {
 		}
 	}
 
-	again, err := newScratch(parent)
+	again, err := newScratch(parent, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestScratch(t *testing.T) {
 			t.Errorf("%s is left", s.dir)
 		}
 	}
-	if _, err := newScratch(filepath.Join(parent, "none")); err == nil {
+	if _, err := newScratch(filepath.Join(parent, "none"), ""); err == nil {
 		t.Error("a scratch folder in a folder that is not there")
 	}
 }
@@ -103,7 +103,7 @@ func TestScratch_SweptWhenNew(t *testing.T) {
 // to be one: its lock is there until the rest is gone.
 func TestScratch_LockGoesLast(t *testing.T) {
 	parent := t.TempDir()
-	s, err := newScratch(parent)
+	s, err := newScratch(parent, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func (o *one) step(ctx context.Context, c chain, s dockerfile.Step, dir string) 
 		return nil, err
 	}
 	from := end(o.log)
-	r, err := step.Do(ctx, spec, o.log)
+	r, err := o.scratch.engine.do(ctx, spec, o.log)
 	for _, w := range r.Warnings {
 		o.report.warn(o.plan, o.steps, w)
 	}

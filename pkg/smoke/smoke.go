@@ -8,7 +8,6 @@
 package smoke
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,6 +21,8 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"fence/pkg/apptainer"
 )
 
 // Timeout is how long one start may take. Where it works it takes less than a
@@ -78,8 +79,8 @@ func Run(ctx context.Context, t Tools, img Image) (warnings []string, err error)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env, cmd.Dir = env, "/"
 	cmd.ExtraFiles = []*os.File{statusW}
-	out, said := newTail(1<<20), newTail(16<<10)
-	end, err := runSession(ctx, cmd, facts, out, said, statusW)
+	out, said := &apptainer.Tail{Most: 1 << 20}, &apptainer.Tail{Most: 16 << 10}
+	end, err := apptainer.Run(ctx, cmd, facts, out, said, statusW)
 	status, _ := io.ReadAll(io.LimitReader(statusR, 1<<20))
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", t.Apptainer, err)
@@ -95,17 +96,17 @@ func Run(ctx context.Context, t Tools, img Image) (warnings []string, err error)
 		DroppedEnv []string `json:"dropped_env"`
 	}
 	if json.Unmarshal(status, &fence) != nil || fence.Schema != "fence.status/v1" {
-		return nil, &Failure{[]string{"nothing ran in it: " + lastWords(said.String(), end)}, said.String()}
+		return nil, &Failure{[]string{"nothing ran in it: " + apptainer.LastWords(said.String(), end)}, said.String()}
 	}
 	if !img.Shell {
 		if end != nil {
-			return nil, &Failure{[]string{"the fence does not run in it: " + lastWords(said.String(), end)}, said.String()}
+			return nil, &Failure{[]string{"the fence does not run in it: " + apptainer.LastWords(said.String(), end)}, said.String()}
 		}
 		return nil, nil
 	}
 	bad, warnings, ended := judge(img, out.String(), fence.DroppedEnv)
 	if !ended || len(bad) == 0 && end != nil {
-		bad = append(bad, "its shell does not run a script to the end: "+lastWords(said.String(), end))
+		bad = append(bad, "its shell does not run a script to the end: "+apptainer.LastWords(said.String(), end))
 	}
 	if len(bad) > 0 {
 		return nil, &Failure{bad, said.String()}
@@ -146,50 +147,5 @@ func container(t Tools, image string) (argv, env []string, err error) {
 		"--overlay", dir("overlay"), "--workdir", dir("tmp"),
 		"--bind", t.Fence + ":/.fence/fence:ro",
 		image}
-	own := dir("own") // nothing is written to the home folder
-	env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + own, "APPTAINER_CONFIGDIR=" + own, "APPTAINER_CACHEDIR=" + own, "APPTAINER_TMPDIR=" + own}
-	return argv, env, nil
-}
-
-// lastWords is the line that says most: Apptainer's fatal one or fence's own,
-// else the last.
-func lastWords(said string, end error) string {
-	last := ""
-	for line := range strings.Lines(said) {
-		line = strings.TrimSpace(line)
-		if _, text, ok := strings.Cut(line, "FATAL:"); ok {
-			return strings.TrimSpace(text)
-		}
-		if text, ok := strings.CutPrefix(line, "fence: "); ok {
-			return text
-		}
-		if line != "" {
-			last = line
-		}
-	}
-	if last == "" {
-		return fmt.Sprintf("it says nothing (%v)", end)
-	}
-	return last
-}
-
-// tail keeps the end of what is written to it.
-type tail struct {
-	most int
-	buf  bytes.Buffer
-}
-
-func newTail(most int) *tail { return &tail{most: most} }
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.buf.Write(p)
-	if over := t.buf.Len() - 2*t.most; over > 0 {
-		t.buf.Next(t.buf.Len() - t.most)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	b := t.buf.Bytes()
-	return string(b[max(0, len(b)-t.most):])
+	return argv, apptainer.Env(dir("own")), nil
 }

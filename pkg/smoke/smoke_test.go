@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"fence/pkg/apptainer"
 	"fence/pkg/sif"
 	"fence/test/bed"
 )
@@ -21,7 +22,7 @@ import (
 const asUser = "SMOKE_AS_USER"
 
 func TestMain(m *testing.M) {
-	Main()
+	apptainer.Main()
 	os.Exit(m.Run())
 }
 

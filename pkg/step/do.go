@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -37,6 +38,8 @@ func Main() {
 		os.Exit(initMain())
 	case os.Args[0] == argRun:
 		os.Exit(runMain())
+	case len(os.Args) > 1 && (strings.HasPrefix(os.Args[0], inHost+"/") || os.Args[0] == inSelf) && os.Args[1] == argServe:
+		os.Exit(serveMain())
 	case len(os.Args) > 1 && os.Args[0] == inFence+"/sifbuild" && os.Args[1] == argExec:
 		os.Exit(execMain())
 	}
@@ -49,16 +52,16 @@ var ErrIdle = errors.New("the command printed nothing for too long")
 // Failure is a step that could not be done, as distinct from a command that
 // was run and whose status is not 0.
 type Failure struct {
-	Kind string // "setup", "source", "user", "isolation", "command", "pack", "starved", "memory", "disk"
+	Kind string // "setup", "engine", "source", "user", "isolation", "command", "pack", "starved", "memory", "disk"
 	Text string
 }
 
 func (f *Failure) Error() string { return f.Text }
 
-// Do does one step and returns when all of its processes are gone. What the
+// Do does one step by way of an engine and returns when all of its processes are gone. What the
 // command prints, and what the step itself has to say, goes to log. A canceled
 // context kills the step; the error is then ctx's cause. Streams are for Unpack.
-func Do(ctx context.Context, s Spec, log *os.File, streams ...Stream) (Result, error) {
+func Do(ctx context.Context, e Engine, s Spec, log *os.File, streams ...Stream) (Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	specR, specW, err := os.Pipe()
@@ -74,9 +77,6 @@ func Do(ctx context.Context, s Spec, log *os.File, streams ...Stream) (Result, e
 	defer resultR.Close()
 	defer resultW.Close()
 
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Args = []string{argInit}
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH")} // mksquashfs
 	// Not the log itself: what has a file's descriptor can change its mode, and write anything anywhere in it.
 	outR, outW, err := os.Pipe()
 	if err != nil {
@@ -84,8 +84,7 @@ func Do(ctx context.Context, s Spec, log *os.File, streams ...Stream) (Result, e
 	}
 	defer outR.Close()
 	defer outW.Close()
-	cmd.Stdout, cmd.Stderr = outW, outW
-	cmd.ExtraFiles = []*os.File{specR, resultW}
+	f := first{net: s.Run != nil && s.Run.Network == "none", out: outW, files: []*os.File{specR, resultW}}
 	var feeds []*os.File
 	for range streams {
 		r, w, err := os.Pipe()
@@ -94,29 +93,21 @@ func Do(ctx context.Context, s Spec, log *os.File, streams ...Stream) (Result, e
 		}
 		defer r.Close()
 		defer w.Close()
-		cmd.ExtraFiles = append(cmd.ExtraFiles, r)
+		f.files = append(f.files, r)
 		feeds = append(feeds, w)
 	}
-	flags := uintptr(syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS)
-	if s.Run != nil && s.Run.Network == "none" {
-		flags |= syscall.CLONE_NEWNET
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  flags,
-		Setsid:      true, // no terminal, and signals of the caller's group are the caller's
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
-	}
-	if err := cmd.Start(); err != nil {
-		switch {
-		case errors.Is(err, syscall.ENOSPC): // clone(2), user_namespaces(7)
-			err = errors.New("no more namespaces are allowed here (sysctl user.max_user_namespaces and the others of its kind)")
-		case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EINVAL):
-			err = fmt.Errorf("%w (user namespaces may be switched off: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)", err)
+	if s.Run != nil {
+		run := *s.Run
+		if run.Self, err = os.Readlink("/proc/self/exe"); err != nil {
+			return Result{}, err
 		}
-		return Result{}, &Failure{"setup", fmt.Sprintf("starting a step in a user namespace: %v", err)}
+		s.Run = &run
 	}
-	for _, f := range append(cmd.ExtraFiles, outW) {
+	p, err := e.start(f)
+	if err != nil {
+		return Result{}, err
+	}
+	for _, f := range append(f.files, outW) {
 		f.Close()
 	}
 	logged := make(chan struct{})
@@ -148,14 +139,17 @@ func Do(ctx context.Context, s Spec, log *os.File, streams ...Stream) (Result, e
 		defer close(stopped)
 		select {
 		case <-ctx.Done():
-			cmd.Process.Kill() // the first process of a PID namespace: the rest follows
+		case <-p.gone:
 		case <-done:
+			return
 		}
+		specW.Close() // the other end is its lifeline
+		p.kill()
 	}()
 	go json.NewEncoder(specW).Encode(s) // a large copy list is more than a pipe holds
 
 	said, readErr := io.ReadAll(resultR)
-	waitErr := cmd.Wait()
+	waitErr := p.wait()
 	<-logged // all that had the other end are gone
 	close(done)
 	<-stopped
@@ -166,8 +160,12 @@ func Do(ctx context.Context, s Spec, log *os.File, streams ...Stream) (Result, e
 	if readErr == nil {
 		readErr = json.Unmarshal(said, &r)
 	}
+	var failed *Failure
 	var exit *exec.ExitError
-	if readErr != nil && errors.As(waitErr, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+	switch {
+	case readErr != nil && errors.As(waitErr, &failed):
+		return Result{}, failed
+	case readErr != nil && errors.As(waitErr, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL:
 		return Result{}, &Failure{"memory", "the step's first process was killed, probably for want of memory"}
 	}
 	if readErr != nil {

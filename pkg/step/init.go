@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,7 +35,7 @@ func initMain() int {
 		spec.Decode(new(any))
 		os.Exit(1)
 	}()
-	r, err := do(s)
+	r, err := do(s, slices.Contains(os.Args[1:], inHost))
 	if err != nil {
 		r.Error, r.Kind = err.Error(), "setup"
 		var f *Failure
@@ -62,17 +63,18 @@ func tooLong(text string) string {
 	return fmt.Sprintf("a path of %d bytes or more, which no program can open: %s", unix.PathMax, text)
 }
 
-func do(s Spec) (r Result, err error) {
+// do does a step; sandboxed is whether the node's root folder is not this process's yet.
+func do(s Spec, sandboxed bool) (r Result, err error) {
 	// What is mounted here is nobody else's.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return r, fmt.Errorf("making the mounts private: %w", err)
 	}
-	switch {
-	case s.Remove != nil:
-		for _, dir := range s.Remove {
-			err = errors.Join(err, tree.RemoveAll(dir))
+	if sandboxed {
+		if err := leaveSandbox(inHost); err != nil {
+			return r, err
 		}
-		return r, err
+	}
+	switch {
 	case s.Unpack != nil:
 		return unpack(s.Unpack)
 	case s.Tar != nil:

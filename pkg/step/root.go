@@ -180,11 +180,7 @@ func (g *stage) tools(r *Run, opened []string, asRoot bool) error {
 	if err := os.WriteFile(filepath.Join(at, "step.toml"), stepPolicy(opened, asRoot), 0o644); err != nil {
 		return err
 	}
-	self, err := os.Readlink("/proc/self/exe")
-	if err != nil {
-		return err
-	}
-	for name, source := range map[string]string{"fence": r.Fence, "sifbuild": self} {
+	for name, source := range map[string]string{"fence": r.Fence, "sifbuild": r.Self} {
 		p := filepath.Join(at, name)
 		if err := os.WriteFile(p, nil, 0o755); err != nil {
 			return err
@@ -212,7 +208,7 @@ func copySelf(to string) error {
 		return err
 	}
 	defer from.Close()
-	f, err := os.OpenFile(to, os.O_WRONLY, 0)
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE, 0o755)
 	if err != nil {
 		return err
 	}

@@ -163,7 +163,10 @@ func (n *notary) command(r *Run, user tree.User) (int, error) {
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: user.UID, HostID: 0, Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: user.GID, HostID: 0, Size: 1}}
 	}
-	if err := cmd.Start(); err != nil {
+	switch err := cmd.Start(); {
+	case err != nil && cmd.SysProcAttr.Cloneflags&syscall.CLONE_NEWUSER != 0:
+		return 0, refusedUserns("the command of a USER", err)
+	case err != nil:
 		return 0, fmt.Errorf("starting the command: %w", err)
 	}
 	theirs.Close()

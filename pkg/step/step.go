@@ -39,7 +39,6 @@ type Spec struct {
 	Tar     *Tar     `json:"tar,omitempty"`
 	Merge   *Merge   `json:"merge,omitempty"`
 	Look    *Look    `json:"look,omitempty"`
-	Remove  []string `json:"remove,omitempty"` // folders, whatever the modes within
 }
 
 // Run is a command in the root folder.
@@ -52,6 +51,7 @@ type Run struct {
 	Mounts   []Mount        `json:"mounts,omitempty"`
 	Files    []File         `json:"files,omitempty"`    // scripts, below /dev/pipes
 	Fence    string         `json:"fence"`              // the fence binary
+	Self     string         `json:"self"`               // this binary; Do knows it
 	Specials []tree.Special `json:"specials,omitempty"` // of the layers below
 	Config   []File         `json:"config,omitempty"`
 }

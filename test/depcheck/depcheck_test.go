@@ -47,6 +47,7 @@ var layer = map[string]int{
 	"fence/pkg/internal/blobs":       0,
 	"fence/pkg/registry":             1,
 	"fence/pkg/base":                 2,
+	"fence/pkg/apptainer":            1,
 	"fence/pkg/sif":                  1,
 	"fence/pkg/fetch":                1,
 	"fence/pkg/fetch/index":          0,

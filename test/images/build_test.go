@@ -16,6 +16,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
+	"fence/pkg/apptainer"
 	"fence/pkg/build"
 	"fence/pkg/dockerfile"
 	"fence/pkg/sif"
@@ -24,46 +25,22 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	step.Main() // a step of a build begins as this program
+	step.Main()      // a step of a build begins as this program
+	apptainer.Main() // and so does what starts Apptainer
 	os.Exit(m.Run())
 }
 
 // asUser is set for the child in which an ordinary user builds.
 const asUser = "IMAGES_AS_USER"
 
+// inApptainer is the Apptainer that steps begin inside, "" if they do not.
+const inApptainer = "IMAGES_IN_APPTAINER"
+
 // Every case is built by an ordinary user without subordinate ids, and gives
 // what BuildKit gave.
 func TestBuild(t *testing.T) {
-	bed.Require(t, "users", "images")
 	if os.Getenv(asUser) == "" {
-		fence := bed.Bin(t, "fence")
-		// Static, as sifbuild is: in a root folder without a libc a step begins as this program.
-		public := filepath.Join(bed.TempDir(t), "images.test")
-		compile := exec.Command("go", "test", "-c", "-o", public, ".")
-		compile.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := compile.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		cmd := bed.Command(t, public, "-test.run=^TestBuild$", "-test.v", "-test.timeout=15m")
-		if testing.Short() {
-			cmd.Args = append(cmd.Args, "-test.short")
-		}
-		cmd.Env = append(cmd.Env, asUser+"="+fence, "TMPDIR="+bed.TempDir(t), "BED_DIR="+bed.Dir())
-		if only := os.Getenv("CASES"); only != "" {
-			cmd.Args[1] = "-test.run=^TestBuild$/" + only
-		}
-		// The checkout may lie in root's own folder.
-		cmd.Dir = bed.TempDir(t)
-		if err := os.CopyFS(filepath.Join(cmd.Dir, "cases"), os.DirFS("cases")); err != nil {
-			t.Fatal(err)
-		}
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		if n := strings.Count(string(out), "--- PASS: TestBuild/"); n == 0 {
-			t.Fatalf("no case was built\n%s", out)
-		}
+		buildAsUser(t, os.Getenv("CASES"), "")
 		return
 	}
 	if os.Geteuid() == 0 {
@@ -85,6 +62,65 @@ func TestBuild(t *testing.T) {
 				t.Error(bad)
 			}
 		})
+	}
+}
+
+// Where steps begin inside Apptainer, the cases give the same. Without
+// TEST_FULL=1 some of each kind, which is what their names begin with, stand for all.
+func TestBuild_Sandbox(t *testing.T) {
+	bed.Require(t, "apptainer", "site")
+	pattern := os.Getenv("CASES")
+	if pattern == "" && os.Getenv("TEST_FULL") == "" {
+		const each = 25
+		cases, err := Load("cases")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var some []string
+		seen := map[string]int{}
+		for _, c := range cases {
+			kind := strings.TrimRight(strings.Split(c.Name, "-")[0], "0123456789")
+			if seen[kind]%each == 0 {
+				some = append(some, c.Name)
+			}
+			seen[kind]++
+		}
+		pattern = "^(" + strings.Join(some, "|") + ")$"
+	}
+	buildAsUser(t, pattern, filepath.Join(bed.Dir(), "bin", "apptainer"))
+}
+
+// buildAsUser has the ordinary user run TestBuild: the cases of a pattern,
+// inside an Apptainer unless that is "".
+func buildAsUser(t *testing.T, cases, sandbox string) {
+	t.Helper()
+	bed.Require(t, "users", "images")
+	fence := bed.Bin(t, "fence")
+	// Static, as sifbuild is: in a root folder without a libc a step begins as this program.
+	public := filepath.Join(bed.TempDir(t), "images.test")
+	compile := exec.Command("go", "test", "-c", "-o", public, ".")
+	compile.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := compile.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cmd := bed.Command(t, public, "-test.run=^TestBuild$/"+cases, "-test.v", "-test.timeout=15m")
+	if testing.Short() {
+		cmd.Args = append(cmd.Args, "-test.short")
+	}
+	cmd.Env = append(cmd.Env, asUser+"="+fence, inApptainer+"="+sandbox, "TMPDIR="+bed.TempDir(t), "BED_DIR="+bed.Dir())
+	// The checkout may lie in root's own folder.
+	cmd.Dir = bed.TempDir(t)
+	if err := os.CopyFS(filepath.Join(cmd.Dir, "cases"), os.DirFS("cases")); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if n := strings.Count(string(out), "--- PASS: TestBuild/"); n == 0 {
+		t.Fatalf("no case was built\n%s", out)
+	} else {
+		t.Logf("%d cases", n)
 	}
 }
 
@@ -149,7 +185,7 @@ func (b *bench) try(t *testing.T, c Case) string {
 	if err := c.MakeContext(ctx, dir); err != nil {
 		t.Fatal(err)
 	}
-	o := build.Options{Cache: t.TempDir(), Scratch: t.TempDir(), Fence: b.fence, Platform: platform, Bases: b, CPUs: 1, Secrets: map[string]string{}}
+	o := build.Options{Cache: t.TempDir(), Scratch: t.TempDir(), Fence: b.fence, Platform: platform, Bases: b, Sandbox: os.Getenv(inApptainer), CPUs: 1, Secrets: map[string]string{}}
 	d := dockerfile.Options{File: c.Args.File, Context: dir, Args: c.Args.Build, Target: c.Args.Target, Platform: platform, Build: platform, Base: b.base, Contexts: map[string]string{}}
 	for name, sub := range c.Args.Contexts {
 		d.Contexts[name] = filepath.Join(dir, sub)

@@ -20,9 +20,9 @@ var users = map[string]string{"root": "", "somebody": "USER 4242:4243\n"}
 
 // What a RUN line reaches is what probe's own expectation of a build says. The
 // same probe beside it, without the fence, does not pass.
-func TestRun_ProbeGate(t *testing.T) {
-	t.Parallel()
-	p := newPlace(t)
+func TestRun_ProbeGate(t *testing.T) { engines(t, testRunProbeGate) }
+
+func testRunProbeGate(t *testing.T, p *place) {
 	for name, user := range users {
 		p.task(name, "FROM busybox\nCOPY probe /probe\nRUN mkdir -m 777 /out\n"+user+"RUN /probe > /out/report.json; true\n")
 		p.program(name, "probe")
@@ -54,9 +54,9 @@ func TestRun_ProbeGate(t *testing.T) {
 }
 
 // Each attempt works for the same user on the node, and not in a RUN line.
-func TestRun_ReachesNothingOfTheNode(t *testing.T) {
-	t.Parallel()
-	p := newPlace(t)
+func TestRun_ReachesNothingOfTheNode(t *testing.T) { engines(t, testRunReachesNothingOfTheNode) }
+
+func testRunReachesNothingOfTheNode(t *testing.T, p *place) {
 	_, _, home := bed.User(t)
 	secret := filepath.Join(bed.HomeDir(t), "token")
 	if err := os.WriteFile(secret, []byte("secret\n"), 0o644); err != nil {

@@ -62,9 +62,9 @@ func start(t testing.TB, cmd *exec.Cmd) *exec.Cmd {
 
 // A build that is killed at any moment is finished by the same command, and
 // nothing of it is left.
-func TestKill(t *testing.T) {
-	t.Parallel()
-	p := newPlace(t)
+func TestKill(t *testing.T) { engines(t, testKill) }
+
+func testKill(t *testing.T, p *place) {
 	p.everyKind()
 	stop := p.watch(0, nil)
 	want := p.listing(p.build(nil)["a"].Image)
@@ -105,9 +105,9 @@ func TestKill(t *testing.T) {
 }
 
 // What a RUN line leaves running ends with it, whatever it does to go on.
-func TestKill_ProcessLeftByRun(t *testing.T) {
-	t.Parallel()
-	p := newPlace(t)
+func TestKill_ProcessLeftByRun(t *testing.T) { engines(t, testKillProcessLeftByRun) }
+
+func testKillProcessLeftByRun(t *testing.T, p *place) {
 	s := newServer(t)
 	var stay sync.WaitGroup
 	stay.Add(3)
@@ -154,9 +154,9 @@ func (p *place) staying() (some []int) {
 }
 
 // A signal that ends a job ends a build cleanly: with a record, and nothing left.
-func TestKill_Signals(t *testing.T) {
-	t.Parallel()
-	p := newPlace(t)
+func TestKill_Signals(t *testing.T) { engines(t, testKillSignals) }
+
+func testKillSignals(t *testing.T, p *place) {
 	s := newServer(t)
 	p.task("a", "FROM busybox\nENV PLACE="+p.dir+"\nCOPY inside /inside\nRUN /inside leave "+s.URL+"/stay; /inside get "+s.URL+"/here; echo done > /done\n")
 	p.program("a", "inside")
@@ -224,9 +224,9 @@ func (p *place) small(name string, bytes int64) (grow func()) {
 
 // A disk that is full at any moment is said to be, and the same command
 // finishes when it no longer is.
-func TestDiskFull(t *testing.T) {
-	t.Parallel()
-	p := newPlace(t)
+func TestDiskFull(t *testing.T) { engines(t, testDiskFull) }
+
+func testDiskFull(t *testing.T, p *place) {
 	p.everyKind()
 	want := p.listing(p.build(nil)["a"].Image)
 	// KiB: each fills at another step, up to what is not quite enough.

@@ -92,9 +92,9 @@ func TestAddURL(t *testing.T) {
 
 // What a caller ignores stays ignored, as nohup(1) wants it, but not by what a
 // RUN line starts.
-func TestNohup(t *testing.T) {
-	t.Parallel()
-	p := newPlace(t)
+func TestNohup(t *testing.T) { engines(t, testNohup) }
+
+func testNohup(t *testing.T, p *place) {
 	s := newServer(t)
 	p.task("a", "FROM busybox\nCOPY inside /inside\nRUN /inside get "+s.URL+"/here; grep SigIgn /proc/self/status > /ignored\n")
 	p.program("a", "inside")
@@ -169,9 +169,9 @@ func TestFullOutput(t *testing.T) {
 }
 
 // A run goes on when a new version takes the place of its program.
-func TestReplacedProgram(t *testing.T) {
-	t.Parallel()
-	p := newPlace(t)
+func TestReplacedProgram(t *testing.T) { engines(t, testReplacedProgram) }
+
+func testReplacedProgram(t *testing.T, p *place) {
 	s := newServer(t)
 	p.task("a", "FROM busybox\nCOPY inside /inside\nRUN /inside get "+s.URL+"/here\nRUN echo then > /then\n")
 	p.program("a", "inside")

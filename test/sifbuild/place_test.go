@@ -2,6 +2,7 @@ package sifbuild
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -41,6 +42,23 @@ type place struct {
 	t     testing.TB
 	dir   string
 	bases []string // --base NAME=PATH of every build
+	// engine of every build: the native one or, with ENGINE=sandbox, that of Apptainer
+	engine string
+}
+
+// engines does a test with each engine.
+func engines(t *testing.T, test func(t *testing.T, p *place)) {
+	for _, engine := range []string{"native", "sandbox"} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			p.engine = engine
+			if engine == "sandbox" {
+				bed.Require(t, "apptainer", "site")
+			}
+			test(t, p)
+		})
+	}
 }
 
 func newPlace(t testing.TB) *place {
@@ -49,7 +67,7 @@ func newPlace(t testing.TB) *place {
 	if _, err := exec.LookPath("mksquashfs"); err != nil {
 		bed.Missing(t, "mksquashfs, which comes with the Debian package squashfs-tools")
 	}
-	p := &place{t: t, dir: bed.TempDir(t), bases: []string{"busybox=" + bed.Root("busybox")}}
+	p := &place{t: t, dir: bed.TempDir(t), bases: []string{"busybox=" + bed.Root("busybox")}, engine: cmp.Or(os.Getenv("ENGINE"), "native")}
 	for _, name := range []string{"tasks", "cache", "scratch"} {
 		p.mkdir(name)
 	}
@@ -146,7 +164,7 @@ func TestMain(m *testing.M) {
 func (p *place) command(tasks []string, flags ...string) *exec.Cmd {
 	p.t.Helper()
 	bed.Bin(p.t, "fence") // it is beside sifbuild, where sifbuild looks for it
-	args := []string{"build", "--cache", p.path("cache"), "--scratch", p.path("scratch"), "--require", "none"}
+	args := []string{"build", "--cache", p.path("cache"), "--scratch", p.path("scratch"), "--require", "none", "--engine", p.engine}
 	for _, b := range p.bases {
 		args = append(args, "--base", b)
 	}

@@ -7,9 +7,13 @@
 //	inside leave URL       leaves a process behind that nothing holds on to
 //	inside stay URL        tells a server that it is there, and stays whatever comes
 //	inside try ATTEMPT...  says of each attempt, one a line, whether it worked
+//
+// Named apptainer, it stands in for that where a test has Apptainer run
+// elsewhere.
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -24,10 +28,41 @@ import (
 )
 
 func main() {
+	if filepath.Base(os.Args[0]) == "apptainer" {
+		code, err := outside()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "FATAL:", err)
+		}
+		os.Exit(code)
+	}
 	if err := run(os.Args[1], os.Args[2:]); err != nil {
 		fmt.Fprintln(os.Stderr, "inside:", err)
 		os.Exit(1)
 	}
+}
+
+// outside has the test start Apptainer with what this process was started with.
+func outside() (code int, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 255, err
+	}
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: filepath.Join(filepath.Dir(self), "socket"), Net: "unixpacket"})
+	if err != nil {
+		return 255, err
+	}
+	msg, err := json.Marshal(struct{ Args, Env []string }{os.Args, os.Environ()})
+	if err != nil {
+		return 255, err
+	}
+	if _, _, err := c.WriteMsgUnix(msg, syscall.UnixRights(0, 1, 2, 3), nil); err != nil {
+		return 255, err
+	}
+	answer := make([]byte, 1)
+	if _, err := c.Read(answer); err != nil {
+		return 255, err
+	}
+	return int(answer[0]), nil
 }
 
 func run(what string, args []string) error {

@@ -1,4 +1,4 @@
-package smoke
+package apptainer
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,7 +28,7 @@ const fdLife = 4
 
 // Main takes over where the process was started to start Apptainer, and does
 // not return then. A program that calls Run calls it first. Death signals do
-// not reach through Apptainer, so that a killed build would leave a container
+// not reach through Apptainer, so that a killed caller would leave a container
 // running.
 func Main() {
 	if os.Args[0] == argSession && len(os.Args) > 1 {
@@ -41,27 +40,38 @@ func sessionMain() int {
 	life := os.NewFile(fdLife, "life")
 	status := os.NewFile(3, "status")
 	syscall.CloseOnExec(fdLife)
+	// What loses its parent in there is this process's child then.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		os.Stderr.WriteString(err.Error() + "\n")
+		return 127
+	}
 	cmd := exec.Command(os.Args[1], os.Args[2:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.ExtraFiles = []*os.File{status}
-	alone := make(chan struct{})
-	go func() {
-		io.Copy(io.Discard, life)
-		close(alone)
-		endSession(os.Getpid(), os.Getpid())
-		os.Exit(1)
-	}()
 	if err := cmd.Start(); err != nil {
 		os.Stderr.WriteString(err.Error() + "\n")
 		return 127
 	}
 	status.Close()
-	err := cmd.Wait()
+	alone, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		io.Copy(io.Discard, life)
+		close(alone)
+	}()
+	go func() { ended <- cmd.Wait() }()
+	code := 1
 	select {
+	case err := <-ended:
+		code = exitCode(err)
 	case <-alone:
-		select {} // what it left is being ended
-	default:
 	}
+	time.AfterFunc(endTimeout, func() { os.Exit(code) })
+	endBelow()
+	return code
+}
+
+// exitCode is how a command ended, as a shell says it.
+func exitCode(err error) int {
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
@@ -75,13 +85,43 @@ func sessionMain() int {
 	return exit.ExitCode()
 }
 
-// runSession runs cmd in a session of its own, and ends what is left of that
-// session when cmd has ended or ctx has: Apptainer's helpers (squashfuse,
-// fuse-overlayfs) outlive a killed container. cmd has one of ExtraFiles, and is
-// started by this program again, see Main. given are descriptors that are
-// closed here as soon as it has them. end is how cmd ended, err why it did
+// endTimeout is how long processes that were killed are waited for: one that
+// waits for a dead file server ends when that is back.
+const endTimeout = 10 * time.Second
+
+// endBelow kills every process below this one, which is a subreaper, until
+// there is none. What was made meanwhile becomes a child when its parent is gone.
+func endBelow() {
+	for {
+		for _, pid := range below(os.Getpid()) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if _, err := unix.Wait4(-1, nil, 0, nil); err != nil && err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// below are the processes that a process has started, and those that they have.
+func below(pid int) []int {
+	children := map[int][]int{}
+	for _, p := range processes() {
+		children[p.parent] = append(children[p.parent], p.pid)
+	}
+	all := children[pid]
+	for i := 0; i < len(all); i++ {
+		all = append(all, children[all[i]]...)
+	}
+	return all
+}
+
+// Run runs cmd in a session of its own, and ends all that it has started when
+// cmd has ended or ctx has: Apptainer's helpers (squashfuse, fuse-overlayfs)
+// outlive a killed container. cmd has one of ExtraFiles, and is started by this
+// program again, see Main. in is its standard input. given are descriptors that
+// are closed here as soon as it has them. end is how cmd ended, err why it did
 // not begin.
-func runSession(ctx context.Context, cmd *exec.Cmd, in string, out, said io.Writer, given ...io.Closer) (end, err error) {
+func Run(ctx context.Context, cmd *exec.Cmd, in string, out, said io.Writer, given ...io.Closer) (end, err error) {
 	lifeR, lifeW, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -144,7 +184,7 @@ func runSession(ctx context.Context, cmd *exec.Cmd, in string, out, said io.Writ
 		defer close(stopped)
 		select {
 		case <-ctx.Done():
-			endSession(sid, 0)
+			lifeW.Close()
 		case <-done:
 		}
 	}()
@@ -153,7 +193,7 @@ func runSession(ctx context.Context, cmd *exec.Cmd, in string, out, said io.Writ
 	}
 	close(done)
 	<-stopped
-	endSession(sid, 0)
+	endSession(sid) // it may have been killed itself
 	end = cmd.Wait()
 	for _, r := range readers {
 		r.SetReadDeadline(time.Now().Add(pipesEnd)) // somebody may have left the session
@@ -162,22 +202,27 @@ func runSession(ctx context.Context, cmd *exec.Cmd, in string, out, said io.Writ
 	return end, nil
 }
 
-// endSession kills every process of a session but one, until there is none.
-func endSession(sid, but int) {
+// endSession kills every process of a session, until there is none.
+func endSession(sid int) {
 	for range 100 { // each round can only meet what was forked during the last
-		pids := slices.DeleteFunc(session(sid), func(pid int) bool { return pid == but })
-		if len(pids) == 0 {
-			return
+		some := false
+		for _, p := range processes() {
+			if p.session == sid {
+				some = true
+				_ = syscall.Kill(p.pid, syscall.SIGKILL)
+			}
 		}
-		for _, pid := range pids {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+		if !some {
+			return
 		}
 	}
 }
 
-// session are the processes of a session: the sixth field of /proc/PID/stat,
-// see proc_pid_stat(5). What has ended and waits for its parent does not count.
-func session(sid int) (pids []int) {
+type process struct{ pid, parent, session int }
+
+// processes are all that this process can see: fields of /proc/PID/stat, see
+// proc_pid_stat(5). What has ended and waits for its parent does not count.
+func processes() (all []process) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
@@ -193,9 +238,14 @@ func session(sid int) (pids []int) {
 		}
 		_, rest, _ := strings.Cut(string(data[max(0, strings.LastIndexByte(string(data), ')')):]), ") ")
 		f := strings.Fields(rest)
-		if len(f) > 3 && f[0] != "Z" && f[0] != "X" && f[3] == strconv.Itoa(sid) {
-			pids = append(pids, pid)
+		if len(f) <= 3 || f[0] == "Z" || f[0] == "X" {
+			continue
+		}
+		parent, err1 := strconv.Atoi(f[1])
+		sid, err2 := strconv.Atoi(f[3])
+		if err1 == nil && err2 == nil {
+			all = append(all, process{pid, parent, sid})
 		}
 	}
-	return pids
+	return all
 }

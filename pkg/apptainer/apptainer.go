@@ -1,0 +1,65 @@
+// Package apptainer starts the node's Apptainer so that nothing of it outlives
+// whoever started it, and so that it takes nothing from the caller's environment,
+// settings or home folder.
+package apptainer
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+)
+
+// Env is the environment that Apptainer is started with: what the caller has
+// set for it (APPTAINER_*, SINGULARITY_*) does not count, and what it writes
+// goes to the folder own.
+func Env(own string) []string {
+	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + own, "APPTAINER_CONFIGDIR=" + own, "APPTAINER_CACHEDIR=" + own, "APPTAINER_TMPDIR=" + own}
+}
+
+var (
+	color = regexp.MustCompile(`\x1b\[[0-9;]*m`) // the starter uses it on no terminal, too
+	fatal = regexp.MustCompile(`(?:FATAL|ERROR) *: *(.+)`)
+)
+
+// LastWords is the line of what a container has said that says most:
+// Apptainer's fatal one or fence's own, else the last.
+func LastWords(said string, end error) string {
+	last := ""
+	for line := range strings.Lines(color.ReplaceAllString(said, "")) {
+		line = strings.TrimSpace(line)
+		if m := fatal.FindStringSubmatch(line); m != nil {
+			return m[1]
+		}
+		if text, ok := strings.CutPrefix(line, "fence: "); ok {
+			return text
+		}
+		if line != "" {
+			last = line
+		}
+	}
+	if last == "" {
+		return fmt.Sprintf("it says nothing (%v)", end)
+	}
+	return last
+}
+
+// Tail keeps the end of what is written to it.
+type Tail struct {
+	Most int // bytes
+	buf  bytes.Buffer
+}
+
+func (t *Tail) Write(p []byte) (int, error) {
+	t.buf.Write(p)
+	if over := t.buf.Len() - 2*t.Most; over > 0 {
+		t.buf.Next(t.buf.Len() - t.Most)
+	}
+	return len(p), nil
+}
+
+func (t *Tail) String() string {
+	b := t.buf.Bytes()
+	return string(b[max(0, len(b)-t.Most):])
+}
