@@ -17,7 +17,8 @@ type command struct {
 	text  string
 	cwd   string
 	env   map[string]string
-	stdin string // a heredoc of its own
+	stdin string          // a heredoc of its own
+	read  map[string]bool // requirement files, each once
 }
 
 func (c command) skip(format string, a ...any) { c.result.skip(c.where, c.text, format, a...) }
@@ -269,9 +270,11 @@ func (c command) add(p parsed) {
 	if s.Index != "" && !isWeb(s.Index) {
 		s.Index = ""
 	}
+	c.read = map[string]bool{}
 	for _, f := range p.files {
 		c.file(f, &s, &s.Requirements)
 	}
+	c.read = map[string]bool{}
 	for _, f := range p.constraints {
 		c.file(f, &s, &s.Constraints)
 	}
@@ -349,6 +352,10 @@ func (c command) open(name, dir string, s *wheel.Set, into *[]wheel.Requirement,
 		}
 		abs = path.Join(dir, name)
 	}
+	if c.read[abs] {
+		return
+	}
+	c.read[abs] = true
 	if depth > deepest {
 		c.skip("%s: requirement files within requirement files are not followed further", abs)
 		return

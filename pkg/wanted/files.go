@@ -108,12 +108,17 @@ func File(name string) ([]wheel.Set, []wheel.Unread, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading requirements: %w", err)
 	}
+	read := map[string]bool{}
 	var open func(dir string, depth int) func(string, *[]wheel.Requirement)
 	open = func(dir string, depth int) func(string, *[]wheel.Requirement) {
 		return func(name string, into *[]wheel.Requirement) {
 			if !filepath.IsAbs(name) {
 				name = filepath.Join(dir, name)
 			}
+			if read[name] {
+				return
+			}
+			read[name] = true
 			text, err := readfile.Regular(name, fileMax)
 			if err == nil && depth > deepest {
 				err = fmt.Errorf("%s: requirement files within requirement files are not followed further", name)

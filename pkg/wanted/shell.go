@@ -195,6 +195,11 @@ func (w *walker) config(word *syntax.Word) (*expand.Config, error) {
 	var bad error
 	syntax.Walk(word, func(n syntax.Node) bool {
 		switch n := n.(type) {
+		case *syntax.Lit:
+			// {1..999999999} and {a,b}{a,b}{a,b}... make more words than anybody means.
+			if strings.Count(n.Value, "{") > 1 || strings.Contains(n.Value, "{") && strings.Contains(n.Value, "..") {
+				bad = errors.New("it depends on an expansion that cannot be followed")
+			}
 		case *syntax.ParamExp:
 			if n.Param == nil {
 				bad = errors.New("it depends on an expansion that cannot be followed")

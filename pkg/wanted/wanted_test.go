@@ -143,6 +143,7 @@ func TestScript_Places(t *testing.T) {
 		"time pip install -r r.txt":                     "here",
 		"f() { pip install -r r.txt; }":                 "here",
 		"uv run --with-requirements r.txt x":            "here",
+		"pip install {1..999999999}":                    "",
 		"retry pip install -r r.txt":                    "",
 		"eval 'pip install -r r.txt'":                   "",
 		"pip install":                                   "nothing",

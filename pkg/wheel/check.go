@@ -376,3 +376,18 @@ func IsFault(err error) (*Fault, bool) {
 	ok := errors.As(err, &f)
 	return f, ok
 }
+
+// Machine is the architecture that a program is for, as platform tags name it.
+func Machine(file string) (string, error) {
+	f, err := elf.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	for arch, m := range machines {
+		if m.machine == f.Machine && m.class == f.Class && m.order == f.Data {
+			return arch, nil
+		}
+	}
+	return strings.ToLower(strings.TrimPrefix(f.Machine.String(), "EM_")), nil
+}
