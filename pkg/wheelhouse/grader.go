@@ -47,13 +47,28 @@ func graderSets(sets []wheel.Set, t wheel.Target) []wheel.Set {
 	return all
 }
 
-// pythons are those that sets ask for by number, and the target's.
+// pythons are those that sets ask for by number, and the target's, which images
+// have.
 func pythons(sets []wheel.Set, t wheel.Target) []string {
-	all := []string{t.Python}
+	all := asked(sets, t)
+	if !slices.Contains(all, t.Python) {
+		all = append(all, t.Python)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// asked are the Pythons that sets ask for by number, so that an image's own
+// will not do; the target's if there are none.
+func asked(sets []wheel.Set, t wheel.Target) []string {
+	var all []string
 	for _, s := range sets {
 		if s.Python != "" && !slices.Contains(all, s.Python) {
 			all = append(all, s.Python)
 		}
+	}
+	if len(all) == 0 {
+		all = append(all, t.Python)
 	}
 	slices.Sort(all)
 	return all
@@ -83,7 +98,7 @@ func (h *house) grader(ctx context.Context) error {
 		}
 		given[python] = dir
 	}
-	for _, python := range pythons(h.o.Sets, h.o.Target) {
+	for _, python := range asked(h.o.Sets, h.o.Target) {
 		dir := given[python]
 		if dir == "" {
 			dir = h.interpreter(python)

@@ -75,13 +75,10 @@ func (p *pip) run(ctx context.Context, args ...string) (string, error) {
 
 // target are the options that stand for a target: only wheels, so that nothing
 // is built and no setup.py runs.
-func target(t wheel.Target, platforms bool) []string {
-	args := []string{"--python-version", t.Python, "--implementation", "cp", "--no-input", "--no-color"}
-	if platforms {
-		args = append(args, "--only-binary=:all:")
-		for _, p := range t.Platforms() {
-			args = append(args, "--platform", p)
-		}
+func target(t wheel.Target) []string {
+	args := []string{"--only-binary=:all:", "--python-version", t.Python, "--implementation", "cp", "--no-input", "--no-color"}
+	for _, p := range t.Platforms() {
+		args = append(args, "--platform", p)
 	}
 	return args
 }
@@ -116,7 +113,7 @@ func (p *pip) download(ctx context.Context, s wheel.Set, t wheel.Target) (files 
 	if err := errors.Join(list("requirements", s.Requirements), list("constraints", s.Constraints)); err != nil {
 		return nil, "", err
 	}
-	args := slices.Concat([]string{"download", "--dest", p.stage, "--find-links", p.stage, "--progress-bar", "off", "-r", ".tmp/requirements"}, target(t, true), indexes(s))
+	args := slices.Concat([]string{"download", "--dest", p.stage, "--find-links", p.stage, "--progress-bar", "off", "-r", ".tmp/requirements"}, target(t), indexes(s))
 	if len(s.Constraints) > 0 {
 		args = append(args, "-c", ".tmp/constraints")
 	}
@@ -144,14 +141,10 @@ func saved(out string) (files []string) {
 
 var versionsLine = regexp.MustCompile(`(?m)^Available versions: (.*)$`)
 
-// versions are those of a project that have a wheel for the target, or that
-// have source.
-func (p *pip) versions(ctx context.Context, s wheel.Set, t wheel.Target, project string, wheels bool) ([]string, error) {
-	args := slices.Concat([]string{"index", "versions", project, "--find-links", p.stage}, target(t, wheels), indexes(s))
-	if !wheels {
-		args = append(args, "--no-binary=:all:")
-	}
-	out, err := p.run(ctx, args...)
+// versions are all that an index has of a project for the Python of the target,
+// as wheels of any kind that fits or as source: pip index knows no difference.
+func (p *pip) versions(ctx context.Context, s wheel.Set, t wheel.Target, project string) ([]string, error) {
+	out, err := p.run(ctx, slices.Concat([]string{"index", "versions", project}, target(t), indexes(s))...)
 	if m := versionsLine.FindStringSubmatch(out); err == nil && m != nil {
 		return strings.Split(strings.TrimSpace(m[1]), ", "), nil
 	}
@@ -164,7 +157,8 @@ func (p *pip) versions(ctx context.Context, s wheel.Set, t wheel.Target, project
 var (
 	noMatch     = regexp.MustCompile(`(?m)^ERROR: No matching distribution found for (.+)$`)
 	neededBy    = regexp.MustCompile(`(?m)^ERROR: Could not find a version that satisfies the requirement .* \(from ([^()]+?)(?:->[^()]*)?\) \(from versions: `)
-	wrongHash   = regexp.MustCompile(`(?m)DO NOT MATCH THE HASHES[\s\S]*?^\s+(?:(.*) from )?(\S+?\.whl)\S*?:?\s*$`)
+	fromThese   = regexp.MustCompile(`(?m)^ERROR: Could not find a version that satisfies the requirement .* \(from versions: (.*)\)$`)
+	wrongHash   = regexp.MustCompile(`DO NOT MATCH THE HASHES[\s\S]*? from (\S+?\.whl)`)
 	impossible  = regexp.MustCompile(`ResolutionImpossible|conflicting dependencies`)
 	errorLine   = regexp.MustCompile(`(?m)^ERROR: (.+)$`)
 	warningLine = regexp.MustCompile(`(?m)^WARNING: (Retrying .+)$`)
