@@ -180,11 +180,12 @@ func (c command) uv(args []argument) {
 		sub = rest[0].text
 	}
 	switch {
-	case verb == "pip" && sub == "install", verb == "add":
-		if verb == "pip" {
-			rest = rest[1:]
-		}
-		c.add(c.options(rest, uvFlags, -1))
+	case verb == "pip" && sub == "install":
+		c.add(c.options(rest[1:], uvFlags, -1))
+	case verb == "add":
+		p := c.options(rest, uvFlags, -1)
+		p.set.Universal = true
+		c.add(p)
 	case verb == "pip" && sub == "sync":
 		p := c.options(rest[1:], uvFlags, -1)
 		p.files, p.words = append(p.files, p.words...), nil

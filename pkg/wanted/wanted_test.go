@@ -40,6 +40,9 @@ func lines(sets []wheel.Set) []string {
 		if s.NoDeps {
 			b.WriteString("no-deps ")
 		}
+		if s.Universal {
+			b.WriteString("universal ")
+		}
 		if len(s.ExtraIndexes)+len(s.FindLinks) > 0 {
 			fmt.Fprintf(&b, "%q %q ", s.ExtraIndexes, s.FindLinks)
 		}
@@ -89,7 +92,7 @@ func TestScript(t *testing.T) {
 		"six @ t s.sh:15",
 		"attrs @ t s.sh:16",
 		"rich>=13,<14 python:3.12 @ t s.sh:20",
-		"pytest==8.4.1 @ t s.sh:21",
+		"pytest==8.4.1 universal @ t s.sh:21",
 		"torch index:https://index.test/cpu @ t s.sh:24",
 		"ruff==0.5.0 @ t s.sh:25",
 		"httpie @ t s.sh:26",

@@ -199,6 +199,26 @@ func (m marker) holds(env map[string]string) bool {
 	return false
 }
 
+// AppliesElsewhere says whether a requirement counts on Windows or macOS and
+// not on the target.
+func (t Target) AppliesElsewhere(r Requirement, extras []string) bool {
+	m, err := parseMarker(r.Marker)
+	if err != nil || t.Applies(r, extras) {
+		return false
+	}
+	for _, other := range [][3]string{{"win32", "nt", "Windows"}, {"darwin", "posix", "Darwin"}} {
+		for _, extra := range append([]string{""}, extras...) {
+			env := t.environment(extra)
+			env["sys_platform"], env["os_name"], env["platform_system"] = other[0], other[1], other[2]
+			env["sys.platform"], env["os.name"] = other[0], other[1]
+			if m.holds(env) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Applies says whether a requirement counts on the target, for somebody who
 // asked for the given extras.
 func (t Target) Applies(r Requirement, extras []string) bool {

@@ -12,6 +12,7 @@ type Set struct {
 	Constraints  []Requirement // versions to keep to, of what is installed anyway (pip's -c)
 	NoDeps       bool          // without what they require
 	Pre          bool          // pre-releases, too
+	Universal    bool          // resolved for all platforms at once, as uv does for projects
 	Python       string        // such as 3.13; "" for the caller's
 	Index        string        // URL of the index, "" for pip's own
 	ExtraIndexes []string
@@ -46,6 +47,9 @@ func (s Set) Key() string {
 	}
 	if s.Pre {
 		add("pre", "")
+	}
+	if s.Universal {
+		add("universal", "")
 	}
 	return b.String()
 }

@@ -298,8 +298,43 @@ func (h *house) set(ctx context.Context, s wheel.Set, r *Set) error {
 			h.fault(Dependency, q.String(), "a wheel of the set requires it, and it is not there", r.From)
 		}
 	}
+	if s.Universal && len(h.r.Faults) == faults {
+		if err := h.elsewhere(ctx, s, t, r); err != nil {
+			return err
+		}
+	}
 	slices.Sort(r.Files)
 	r.Complete = len(h.r.Faults) == faults
+	return nil
+}
+
+// elsewhere fetches what the wheels of a set require on other platforms only. uv
+// installs none of it for the target, but adds nothing to a project before it
+// has a version of each.
+func (h *house) elsewhere(ctx context.Context, s wheel.Set, t wheel.Target, r *Set) error {
+	for _, file := range slices.Clone(r.Files) {
+		for _, d := range h.checked[file].Requires {
+			if !t.AppliesElsewhere(d, nil) {
+				continue
+			}
+			d.Marker = ""
+			one := s
+			one.Requirements, one.NoDeps = []wheel.Requirement{d}, true
+			files, _, err := h.pip.download(ctx, one, t)
+			switch {
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case err != nil:
+				h.r.Notes = append(h.r.Notes, fmt.Sprintf("%s requires %s on other platforms, of which there is no wheel for this one: uv add may refuse it", file, d))
+				continue
+			}
+			for _, f := range files {
+				if err := h.take(f, t, r); err != nil {
+					return err
+				}
+			}
+		}
+	}
 	return nil
 }
 

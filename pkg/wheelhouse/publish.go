@@ -71,10 +71,11 @@ func (h *house) simple() error {
 	return nil
 }
 
-// locks writes requirements.lock and a lock for each set.
+// locks writes a lock for each set, and one for all sets of a Python:
+// requirements.lock is the target's.
 func (h *house) locks() error {
 	dir := filepath.Join(h.o.Dir, "locks")
-	var all []Wheel
+	whole := map[string][]Wheel{h.o.Target.Python: nil}
 	keep := map[string]bool{}
 	for _, s := range h.r.Sets {
 		var mine []Wheel
@@ -83,7 +84,7 @@ func (h *house) locks() error {
 				mine = append(mine, *w)
 			}
 		}
-		all = append(all, mine...)
+		whole[s.Python] = append(whole[s.Python], mine...)
 		about := []string{strings.Join(s.Requirements, " "), "Python " + s.Python}
 		for _, from := range s.From {
 			about = append(about, "for "+from)
@@ -96,7 +97,25 @@ func (h *house) locks() error {
 			return err
 		}
 	}
-	entries, _ := os.ReadDir(dir)
+	for python, wheels := range whole {
+		name := "python" + python + ".lock"
+		keep[name] = true
+		if python == h.o.Target.Python {
+			name = "../requirements.lock"
+		}
+		err := lock(filepath.Join(dir, name), []string{
+			fmt.Sprintf("What this wheelhouse has for Python %s, %s, %s.", python, h.r.Target.Arch, h.r.Target.Libc),
+			"pip install --no-deps --no-index --find-links wheels --require-hashes -r FILE",
+			"locks/ has the same for each set of requirements.",
+		}, wheels)
+		if err != nil {
+			return err
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
 	for _, e := range entries {
 		if !keep[e.Name()] {
 			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
@@ -104,14 +123,7 @@ func (h *house) locks() error {
 			}
 		}
 	}
-	if len(h.r.Sets) == 0 {
-		all = h.r.Wheels
-	}
-	return lock(filepath.Join(h.o.Dir, "requirements.lock"), []string{
-		fmt.Sprintf("What this wheelhouse has for %s, %s.", h.r.Target.Arch, h.r.Target.Libc),
-		"pip install --no-index --find-links wheels --require-hashes -r requirements.lock",
-		"locks/ has the same for each set of requirements.",
-	}, all)
+	return nil
 }
 
 // lock writes wheels as a requirements file with hashes. pip takes a project

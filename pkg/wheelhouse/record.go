@@ -8,7 +8,8 @@
 //	wheels/           the wheels, for PIP_FIND_LINKS and UV_FIND_LINKS
 //	simple/           the same as an index (PEP 503), with relative links
 //	requirements.lock every project once, with hashes, for pip --require-hashes
-//	locks/ID.lock     the same for each set of requirements
+//	locks/            the same for each set of requirements (ID.lock) and for
+//	                  further Pythons (python3.N.lock)
 //	wheelhouse.json   the record of the last run, which the next one begins from
 //	bin/ python/ grader.env   what graders need, if asked for
 //

@@ -208,6 +208,14 @@ uvx -p 3.13 -w pytest==8.4.1 -w pytest-json-ctrf==0.3.5 pytest -q -p no:cachepro
 if [ $? -eq 0 ]; then echo 1; else echo 0; fi
 `
 
+// other is one that makes a project, and fetches uv in the other ways.
+const other = `cd /root
+wget -qO- https://astral.sh/uv/install.sh | sh
+curl --proto '=https' --tlsv1.2 -fo i.sh https://github.com/astral-sh/uv/releases/download/0.9.5/uv-installer.sh && UV_INSTALL_DIR=/opt/uv sh i.sh
+/opt/uv/uv init -q --python 3.13 p && cd p && uv add -q pytest==8.4.1 && uv run python -c "import pytest; print(pytest.__version__)"
+curl -sS https://astral.sh/other; echo curl $?
+`
+
 // The wheelhouse of a task set installs without a network, behind the fence,
 // and its graders run there.
 func TestWheelhouse_Installs(t *testing.T) {
@@ -219,6 +227,7 @@ func TestWheelhouse_Installs(t *testing.T) {
 	p.task("a", "FROM busybox\nRUN pip install hello-sif\n")
 	p.write("tasks/a/solution/solve.sh", "#!/bin/sh\npip install native==2.0\n", 0o755)
 	p.write("tasks/a/tests/test.sh", grader, 0o755)
+	p.write("tasks/a/tests/other.sh", other, 0o755)
 	r := p.house(0, []string{"PIP_INDEX_URL=" + x.URL, "PIP_FIND_LINKS=" + filepath.Join(bed.Dir(), "wheels"), "PIP_RETRIES=0"},
 		"tasks", "--python", "3.11", "--grader", "--interpreter", filepath.Join(bed.Dir(), "python-3.13"))
 	if r.Grader == nil || r.Grader.UV == "" || len(r.Grader.Interpreters) != 1 {
@@ -240,9 +249,8 @@ func TestWheelhouse_Installs(t *testing.T) {
 		"pip, simple":        "PIP_INDEX_URL=file:///w/simple v/bin/pip install -q hello-sif native==2.0",
 		"pip, lock":          "v/bin/pip install -q --no-index --find-links /w/wheels --require-hashes -r " + lock,
 		"pip, whole lock":    "v/bin/pip install -q --no-index --find-links /w/wheels --no-deps --require-hashes -r /w/requirements.lock",
-		"pip, simple lock":   "v/bin/pip install -q --index-url file:///w/simple --require-hashes -r " + lock,
 		"uv":                 uv + "--no-index --find-links /w/wheels hello-sif native==2.0",
-		"uv, by environment": "export UV_NO_INDEX=1 UV_FIND_LINKS=/w/wheels; " + uv + "hello-sif native==2.0",
+		"uv, by environment": "export UV_OFFLINE=1 UV_FIND_LINKS=/w/wheels; " + uv + "hello-sif native==2.0",
 		"uv, simple":         uv + "--default-index file:///w/simple hello-sif native==2.0",
 		"uv, lock":           uv + "--no-index --find-links /w/wheels --require-hashes -r " + lock,
 	} {
@@ -259,12 +267,7 @@ func TestWheelhouse_Installs(t *testing.T) {
 	}
 
 	p.write("w/test.sh", grader, 0o755)
-	p.write("w/other.sh", `cd /root
-wget -qO- https://astral.sh/uv/install.sh | sh
-curl --proto '=https' --tlsv1.2 -fo i.sh https://github.com/astral-sh/uv/releases/download/0.9.5/uv-installer.sh && UV_INSTALL_DIR=/opt/uv sh i.sh
-/opt/uv/uv init -q --python 3.13 p && cd p && uv add -q pytest==8.4.1 && uv run python -c "import pytest; print(pytest.__version__)"
-curl -sS https://astral.sh/other; echo curl $?
-`, 0o755)
+	p.write("w/other.sh", other, 0o755)
 	const env = "GRADER=/w; set -a; . /w/grader.env; set +a; export HOME=/root; "
 	for _, name := range []string{"debian", "workloads"} { // without a curl, and with
 		t.Run("grader, "+name, func(t *testing.T) {

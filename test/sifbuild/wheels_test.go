@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -43,7 +44,10 @@ func makeWheel(t *testing.T, name, version, tag string, files map[string]string,
 	var b bytes.Buffer
 	z := zip.NewWriter(&b)
 	for _, p := range slices.Sorted(maps.Keys(all)) {
-		w, err := z.CreateHeader(&zip.FileHeader{Name: p, Method: zip.Store})
+		// As it is, so that a test finds its bytes; with the length in front, which
+		// uv needs.
+		size := uint64(len(all[p]))
+		w, err := z.CreateRaw(&zip.FileHeader{Name: p, Method: zip.Store, CRC32: crc32.ChecksumIEEE([]byte(all[p])), CompressedSize64: size, UncompressedSize64: size})
 		if err == nil {
 			_, err = w.Write([]byte(all[p]))
 		}
