@@ -8,6 +8,7 @@ import (
 	"crypto/sha512"
 	"debug/elf"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/csv"
 	"encoding/hex"
 	"errors"
@@ -236,31 +237,33 @@ func (a *archive) file(e *zip.File) error {
 // machine notes for which machine a library or program is. Object files and
 // other ELF files that nothing loads count for nothing.
 func (a *archive) machine(name string, head []byte) {
-	if len(head) < 20 || string(head[:4]) != elf.ELFMAG {
-		return
-	}
-	// The first 20 bytes of the ELF header (elf(5)): class, byte order, type and machine.
-	class, order := elf.Class(head[4]), elf.Data(head[5])
-	u16 := func(at int) uint16 { return uint16(head[at]) | uint16(head[at+1])<<8 }
-	if order == elf.ELFDATA2MSB {
-		u16 = func(at int) uint16 { return uint16(head[at+1]) | uint16(head[at])<<8 }
-	}
-	kind, machine := elf.Type(u16(16)), elf.Machine(u16(18))
-	if kind != elf.ET_DYN && kind != elf.ET_EXEC {
-		return
-	}
-	want := machines[a.target.Arch]
-	if class == want.class && order == want.order && machine == want.machine {
+	switch arch, kind, ok := elfHeader(head); {
+	case !ok || kind != elf.ET_DYN && kind != elf.ET_EXEC:
+	case arch == a.target.Arch:
 		a.right++
-		return
+	default:
+		a.wrong = append(a.wrong, library{name, arch})
 	}
-	what := strings.ToLower(strings.TrimPrefix(machine.String(), "EM_"))
-	for arch, m := range machines {
+}
+
+// elfHeader reads the first 20 bytes of an ELF file (elf(5)): the class, the
+// byte order, the type and the machine.
+func elfHeader(head []byte) (arch string, kind elf.Type, ok bool) {
+	if len(head) < 20 || string(head[:4]) != elf.ELFMAG {
+		return "", 0, false
+	}
+	class, order := elf.Class(head[elf.EI_CLASS]), elf.Data(head[elf.EI_DATA])
+	u16 := binary.LittleEndian.Uint16
+	if order == elf.ELFDATA2MSB {
+		u16 = binary.BigEndian.Uint16
+	}
+	kind, machine := elf.Type(u16(head[16:])), elf.Machine(u16(head[18:]))
+	for name, m := range machines {
 		if m.machine == machine && m.class == class && m.order == order {
-			what = arch
+			return name, kind, true
 		}
 	}
-	a.wrong = append(a.wrong, library{name, what})
+	return strings.ToLower(strings.TrimPrefix(machine.String(), "EM_")), kind, true
 }
 
 // loaded are names of libraries that Python or the loader takes by themselves:
@@ -379,15 +382,18 @@ func IsFault(err error) (*Fault, bool) {
 
 // Machine is the architecture that a program is for, as platform tags name it.
 func Machine(file string) (string, error) {
-	f, err := elf.Open(file)
+	f, err := os.Open(file)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	for arch, m := range machines {
-		if m.machine == f.Machine && m.class == f.Class && m.order == f.Data {
-			return arch, nil
-		}
+	head := make([]byte, 20)
+	if _, err := io.ReadFull(f, head); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && err != io.EOF {
+		return "", err
 	}
-	return strings.ToLower(strings.TrimPrefix(f.Machine.String(), "EM_")), nil
+	arch, _, ok := elfHeader(head)
+	if !ok {
+		return "", fmt.Errorf("%s is no program", file)
+	}
+	return arch, nil
 }

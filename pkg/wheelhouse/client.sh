@@ -47,13 +47,22 @@ if [ -z "$url" ] || [ -n "$others" ]; then
 	exit 6
 fi
 
+quoted() { # for a shell, in single quotes
+	s=$1 q=
+	while case $s in *\'*) ;; *) false ;; esac; do
+		q=$q${s%%\'*}"'\\''"
+		s=${s#*\'}
+	done
+	printf "'%s'" "$q$s"
+}
+
 installer() {
 	cat <<END
 #!/bin/sh
 # Installs the uv of this grader's folder, as uv's own installer does: into
 # UV_INSTALL_DIR, XDG_BIN_HOME or ~/.local/bin, with a file env there.
 set -eu
-from='$here'
+from=$(quoted "$here")
 END
 	cat <<'END'
 dir=${UV_INSTALL_DIR:-${XDG_BIN_HOME:-${HOME:?it is not set, and uv is installed there}/.local/bin}}

@@ -75,6 +75,9 @@ func (h *house) simple() error {
 // requirements.lock is the target's.
 func (h *house) locks() error {
 	dir := filepath.Join(h.o.Dir, "locks")
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
 	whole := map[string][]Wheel{h.o.Target.Python: nil}
 	keep := map[string]bool{}
 	for _, s := range h.r.Sets {
