@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,7 +36,7 @@ type Options struct {
 
 const (
 	wheelsName = "wheels"
-	stageName  = ".stage"
+	stageName  = ".stage-" // and some letters: what a killed run's pip still writes goes nowhere
 	cacheName  = ".cache"
 	lockName   = ".lock"
 )
@@ -45,6 +46,7 @@ type house struct {
 	o       Options
 	r       *Record
 	pip     *pip
+	stage   string                 // where things are while they are made
 	checked map[string]wheel.Wheel // by file: looked at in this run
 }
 
@@ -78,11 +80,17 @@ func Build(ctx context.Context, o Options) (*Record, error) {
 	if h.r.Unread == nil {
 		h.r.Unread = []wheel.Unread{}
 	}
-	stage := filepath.Join(o.Dir, stageName)
-	if err := errors.Join(os.RemoveAll(stage), os.MkdirAll(filepath.Join(stage, ".tmp"), 0o777)); err != nil {
+	old, _ := filepath.Glob(filepath.Join(globbed(o.Dir), stageName+"*"))
+	for _, dir := range old {
+		_ = os.RemoveAll(dir)
+	}
+	if h.stage, err = os.MkdirTemp(o.Dir, stageName); err == nil {
+		err = os.Mkdir(filepath.Join(h.stage, ".tmp"), 0o777)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("making the wheelhouse: %w", err)
 	}
-	defer os.RemoveAll(stage)
+	defer os.RemoveAll(h.stage)
 	if err := h.inventory(ctx, before); err != nil {
 		return nil, err
 	}
@@ -240,9 +248,17 @@ func (h *house) all(ctx context.Context, sets []wheel.Set, before *Record) error
 	if err != nil {
 		return err
 	}
-	h.pip = newPip(argv, h.o.Dir)
+	for _, i := range todo {
+		for _, u := range append([]string{sets[i].Index}, slices.Concat(sets[i].ExtraIndexes, sets[i].FindLinks)...) {
+			note := "asked as tasks say: " + withoutUser(u)
+			if u != "" && !slices.Contains(h.r.Notes, note) {
+				h.r.Notes = append(h.r.Notes, note)
+			}
+		}
+	}
+	h.pip = newPip(argv, h.o.Dir, h.stage)
 	for _, w := range h.r.Wheels {
-		if err := os.Link(filepath.Join(h.o.Dir, wheelsName, w.File), filepath.Join(h.o.Dir, stageName, w.File)); err != nil {
+		if err := os.Link(filepath.Join(h.o.Dir, wheelsName, w.File), filepath.Join(h.stage, w.File)); err != nil {
 			return fmt.Errorf("making the wheelhouse: %w", err)
 		}
 	}
@@ -256,6 +272,16 @@ func (h *house) all(ctx context.Context, sets []wheel.Set, before *Record) error
 		}
 	}
 	return nil
+}
+
+// withoutUser is a URL without credentials.
+func withoutUser(s string) string {
+	u, err := url.Parse(s)
+	if err != nil {
+		return "(not a URL)"
+	}
+	u.User = nil
+	return u.String()
 }
 
 // id names a set by what it asks for.
@@ -341,7 +367,7 @@ func (h *house) elsewhere(ctx context.Context, s wheel.Set, t wheel.Target, r *S
 // take looks at a wheel that pip has put into the stage, and gives it its place.
 func (h *house) take(file string, t wheel.Target, r *Set) error {
 	if h.r.wheel(file) == nil {
-		staged := filepath.Join(h.o.Dir, stageName, file)
+		staged := filepath.Join(h.stage, file)
 		w, err := wheel.Check(staged, t)
 		if f, ok := wheel.IsFault(err); ok {
 			h.fault(f.Class, file, f.Text, r.From)

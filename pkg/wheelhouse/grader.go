@@ -165,9 +165,6 @@ func (h *house) programs() error {
 			continue
 		}
 		file := filepath.Join(bin, name)
-		if st, err := os.Stat(file); err == nil && st.Size() == int64(f.UncompressedSize64) && st.ModTime().After(f.Modified) && h.r.Fetched == 0 {
-			continue
-		}
 		r, err := f.Open()
 		if err == nil {
 			err = atomicfile.Write(file, func(w io.Writer) error { _, err := io.Copy(w, r); return err })
@@ -221,7 +218,7 @@ func (h *house) keyOf(version string) string {
 func (h *house) fetchInterpreter(ctx context.Context, python string) (string, error) {
 	const hint = "; name a folder or an archive of one with --interpreter PATH"
 	h.o.Log.Info("fetching", "interpreter", python)
-	into := filepath.Join(h.o.Dir, stageName, ".python")
+	into := filepath.Join(h.stage, ".python")
 	want := h.keyOf(python)
 	cmd := exec.CommandContext(ctx, filepath.Join(h.o.Dir, "bin", "uv"), "--no-config", "python", "install", "--no-bin", "--install-dir", into, want)
 	cmd.Env = append(os.Environ(), "UV_CACHE_DIR="+filepath.Join(h.o.Dir, cacheName, "uv"))
@@ -252,7 +249,7 @@ func (h *house) install(from string) (python, dir string, err error) {
 	}
 	root := from
 	if !st.IsDir() {
-		root = filepath.Join(h.o.Dir, stageName, ".unpacked")
+		root = filepath.Join(h.stage, ".unpacked")
 		if err := errors.Join(os.RemoveAll(root), os.MkdirAll(root, 0o777)); err != nil {
 			return "", "", err
 		}
@@ -265,7 +262,7 @@ func (h *house) install(from string) (python, dir string, err error) {
 			return "", "", fmt.Errorf("unpacking it: %w", err)
 		}
 	}
-	home, python := "", ""
+	home := ""
 	for _, sub := range []string{".", "python", "python/install", "install"} {
 		all, _ := filepath.Glob(filepath.Join(root, sub, "bin", "python3.*"))
 		for _, p := range all {
@@ -277,11 +274,15 @@ func (h *house) install(from string) (python, dir string, err error) {
 	if home == "" {
 		return "", "", errors.New("there is no bin/python3.N in it")
 	}
-	staged := filepath.Join(h.o.Dir, stageName, ".python", python)
+	name := h.keyOf(patch(home, python))
+	if _, err := os.Stat(filepath.Join(h.o.Dir, "python", name)); err == nil {
+		return python, name, nil // of an earlier run, and perhaps in use
+	}
+	staged := filepath.Join(h.stage, ".python", python)
 	if err := copyInterpreter(home, staged, python); err != nil {
 		return "", "", fmt.Errorf("copying it: %w", err)
 	}
-	dir, err = h.place(staged, python, h.keyOf(patch(home, python)))
+	dir, err = h.place(staged, python, name)
 	return python, dir, err
 }
 
@@ -294,7 +295,7 @@ func (h *house) place(staged, python, name string) (string, error) {
 		return "", fmt.Errorf("it is for %s, not for %s", arch, h.o.Target.Arch)
 	}
 	final := filepath.Join(h.o.Dir, "python", name)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(final), 0o777), os.RemoveAll(final)); err != nil {
+	if err := os.MkdirAll(filepath.Dir(final), 0o777); err != nil {
 		return "", err
 	}
 	return name, os.Rename(staged, final)

@@ -271,7 +271,7 @@ func TestInstall(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, from := range []string{python, archive} {
-		h := &house{o: options(t.TempDir())}
+		h := &house{o: options(t.TempDir()), stage: t.TempDir()}
 		h.o.Target.Arch = arch
 		version, name, err := h.install(from)
 		if want := "cpython-3.13.5-linux-" + arch + "-gnu"; err != nil || version != "3.13" || name != want {
@@ -289,7 +289,7 @@ func TestInstall(t *testing.T) {
 		if want := []string{"bin/python3", "bin/python3.13", "include/python3.13/patchlevel.h", "lib/python3.13/os.py"}; !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", from, got, want)
 		}
-		h.o.Target.Arch = "s390x"
+		h.o.Target.Arch, h.stage = "s390x", t.TempDir()
 		if _, _, err := h.install(from); err == nil || !strings.Contains(err.Error(), "it is for "+arch+", not for s390x") {
 			t.Errorf("%s for another machine: %v", from, err)
 		}

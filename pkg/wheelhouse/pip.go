@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -45,8 +46,8 @@ var ours = []string{
 	"PIP_PRE", "PIP_CACHE_DIR", "PIP_NO_CACHE_DIR", "TMPDIR",
 }
 
-func newPip(argv []string, dir string) *pip {
-	p := &pip{argv: argv, stage: filepath.Join(dir, stageName)}
+func newPip(argv []string, dir, stage string) *pip {
+	p := &pip{argv: argv, stage: stage}
 	for _, kv := range os.Environ() {
 		if name, _, _ := strings.Cut(kv, "="); !slices.Contains(ours, name) {
 			p.env = append(p.env, kv)
@@ -63,7 +64,11 @@ func (p *pip) run(ctx context.Context, args ...string) (string, error) {
 	cmd.Dir, cmd.Env = p.stage, p.env
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// The death of this thread is the death of this process only if nothing else
+	// can end the thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	err := cmd.Run()

@@ -166,6 +166,40 @@ func TestWheelhouse_Names(t *testing.T) {
 	p.house(2, env, "tasks", "--python", "3.11", "--libc", "musl1.2")
 }
 
+// A run that is killed in the middle of a wheel leaves none of it, and the same
+// command goes on from what was there.
+func TestWheelhouse_Killed(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	x := newIndex(t)
+	first, second := x.wheel(t, "aaa", "1.0", "py3-none-any", nil), x.wheel(t, "bbb", "1.0", "py3-none-any", nil)
+	halfway := make(chan bool)
+	x.hold[second] = halfway
+	p.task("t", "FROM busybox\nRUN pip install aaa\nRUN pip install bbb\n")
+	env := []string{"PIP_INDEX_URL=" + x.URL, "PIP_RETRIES=0"}
+	cmd := bed.Command(t, bed.Bin(t, "sifbuild"), "wheelhouse", "tasks", "--out", p.path("w"), "--arch", "x86_64")
+	cmd.Dir, cmd.Env = p.dir, append(cmd.Env, env...)
+	p.must(cmd.Start())
+	<-halfway
+	p.must(cmd.Process.Kill())
+	_ = cmd.Wait()
+	entries, err := os.ReadDir(p.path("w/wheels"))
+	if err != nil || len(entries) != 1 || entries[0].Name() != first {
+		t.Errorf("after the kill: %v, %v", entries, err)
+	}
+	x.mu.Lock()
+	delete(x.hold, second)
+	x.mu.Unlock()
+	r := p.house(0, env, "tasks")
+	if got := wheelFiles(r); !slices.Equal(got, []string{first, second}) || r.Fetched != 1 || x.fetched(first) != 1 {
+		t.Errorf("%q, %d fetched, the first %d times", got, r.Fetched, x.fetched(first))
+	}
+	left, _ := filepath.Glob(p.path("w/.*"))
+	if len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
 // A dataset's list for one machine is the same versions for another.
 func TestWheelhouse_List(t *testing.T) {
 	t.Parallel()

@@ -78,10 +78,11 @@ type index struct {
 	files map[string][]byte // by name
 	sums  map[string]string // what it says of a file's digest, "" for nothing; by default the truth
 	got   map[string]int
+	hold  map[string]chan bool // a file that is sent by half: the channel gets true then
 }
 
 func newIndex(t *testing.T) *index {
-	x := &index{files: map[string][]byte{}, sums: map[string]string{}, got: map[string]int{}}
+	x := &index{files: map[string][]byte{}, sums: map[string]string{}, got: map[string]int{}, hold: map[string]chan bool{}}
 	s := httptest.NewServer(x)
 	t.Cleanup(s.Close)
 	x.URL = s.URL + "/simple"
@@ -94,6 +95,16 @@ func (x *index) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if name, ok := strings.CutPrefix(r.URL.Path, "/files/"); ok {
 		x.got[name]++
 		if data, ok := x.files[name]; ok {
+			if halfway := x.hold[name]; halfway != nil {
+				w.Header().Set("Content-Length", fmt.Sprint(len(data)))
+				w.Write(data[:len(data)/2])
+				w.(http.Flusher).Flush()
+				x.mu.Unlock()
+				halfway <- true
+				<-r.Context().Done()
+				x.mu.Lock()
+				return
+			}
 			w.Write(data)
 			return
 		}
