@@ -53,6 +53,7 @@ func wheelhouseCmd() *urfave.Command {
 			&urfave.BoolFlag{Name: "grader", Usage: "also uv, a Python, and the wheels that graders fetch most"},
 			&urfave.StringSliceFlag{Name: "interpreter", Usage: "for --grader: a Python that can be moved, the folder or archive `PATH`, in place of one that uv fetches"},
 			&urfave.BoolFlag{Name: "offline", Usage: "fetch nothing: look at what is there, and say what is missing"},
+			&urfave.BoolFlag{Name: "json", Usage: "print the record to a terminal too"},
 		}, selectFlags()),
 		Action: wheelhouseCommand,
 	}
