@@ -108,7 +108,7 @@ func File(name string) ([]wheel.Set, []wheel.Unread, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading requirements: %w", err)
 	}
-	read := map[string]bool{}
+	read := map[string]bool{filepath.Clean(name): true}
 	var open func(dir string, depth int) func(string, *[]wheel.Requirement)
 	open = func(dir string, depth int) func(string, *[]wheel.Requirement) {
 		return func(name string, into *[]wheel.Requirement) {

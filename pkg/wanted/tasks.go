@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sync/errgroup"
 
 	"fence/pkg/dockerfile"
 	"fence/pkg/internal/readfile"
@@ -22,14 +23,23 @@ import (
 // Tasks says what the tasks install: the RUN lines of their Dockerfiles, and
 // the shell scripts of solution/ and tests/, also those of their steps.
 func Tasks(ctx context.Context, tasks []task.Task, platform v1.Platform) ([]wheel.Set, []wheel.Unread) {
-	r := &result{}
-	for _, t := range tasks {
-		if ctx.Err() != nil {
-			break
-		}
-		one(ctx, t, platform, r)
+	found := make([]result, len(tasks))
+	var g errgroup.Group
+	g.SetLimit(16) // shared storage answers slowly, and many at once
+	for i, t := range tasks {
+		g.Go(func() error {
+			if ctx.Err() == nil {
+				one(ctx, t, platform, &found[i])
+			}
+			return nil
+		})
 	}
-	return wheel.Merge(r.sets), r.unread
+	_ = g.Wait()
+	var all result
+	for _, r := range found {
+		all.sets, all.unread = append(all.sets, r.sets...), append(all.unread, r.unread...)
+	}
+	return wheel.Merge(all.sets), all.unread
 }
 
 func one(ctx context.Context, t task.Task, platform v1.Platform, r *result) {
@@ -44,7 +54,7 @@ func one(ctx context.Context, t task.Task, platform v1.Platform, r *result) {
 		places = append(places, place{filepath.Join(dir, "solution"), "/solution"}, place{filepath.Join(dir, "tests"), "/tests"})
 	}
 	for _, p := range places {
-		if p.host == "" {
+		if st, err := os.Stat(p.host); p.host == "" || err != nil || !st.IsDir() {
 			continue
 		}
 		all := image
@@ -224,7 +234,11 @@ func build(ctx context.Context, t task.Task, platform v1.Platform, r *result) co
 			run.mounts = step.Run.Mounts
 			s := script{name: shown, line: step.Line, cwd: step.Run.Cwd, env: environment(step.Run.Env), file: run.open}
 			c := command{walker: &walker{script: s, result: r}, where: fmt.Sprintf("%s:%d", shown, step.Line), text: step.Text, cwd: step.Run.Cwd, env: s.env}
-			if argv := step.Run.Argv; len(argv) == 3 && strings.HasSuffix(argv[1], "c") && strings.HasPrefix(argv[1], "-") {
+			argv := step.Run.Argv
+			if len(argv) == 3 && strings.Contains(step.Text, "<<") && !strings.Contains(argv[2], "<<") {
+				s.line++ // the text is the heredoc's
+			}
+			if len(argv) == 3 && strings.HasSuffix(argv[1], "c") && strings.HasPrefix(argv[1], "-") {
 				s.read(r, argv[2], 0)
 			} else {
 				var args []argument
