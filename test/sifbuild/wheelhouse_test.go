@@ -200,6 +200,38 @@ func TestWheelhouse_Killed(t *testing.T) {
 	}
 }
 
+// Whether a requirement counts is judged for the target's Python, not for the
+// one that pip runs on (which is Debian 12's 3.11).
+func TestWheelhouse_Markers(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	x := newIndex(t)
+	want := []string{
+		x.wheel(t, "asks", "1.0", "py3-none-any", nil, "newer[more]; python_version >= '3.13'", "older; python_version < '3.13'"),
+		x.wheel(t, "deep", "1.0", "py3-none-any", nil),
+		x.wheel(t, "newer", "1.0", "py3-none-any", nil, "deep; extra == 'more' and python_version >= '3.13'"),
+	}
+	older := x.wheel(t, "older", "1.0", "py3-none-any", nil)
+	p.write("r.txt", "asks\n", 0o644)
+	env := []string{"PIP_INDEX_URL=" + x.URL, "PIP_RETRIES=0"}
+	r := p.house(0, env, "--requirements", "r.txt", "--python", "3.13")
+	for _, file := range want {
+		if !slices.Contains(wheelFiles(r), file) {
+			t.Errorf("%s is not there: %q", file, wheelFiles(r))
+		}
+	}
+	if slices.Contains(r.Sets[0].Files, older) != slices.Contains(wheelFiles(r), older) {
+		t.Errorf("%s: %q", older, r.Sets[0].Files)
+	}
+	x.mu.Lock()
+	delete(x.files, want[1])
+	x.mu.Unlock()
+	p.must(os.RemoveAll(p.path("w")))
+	if r = p.house(3, env, "--requirements", "r.txt", "--python", "3.13"); faults(r)["deep"] != "no-package" || r.Sets[0].Complete {
+		t.Errorf("without it: %v", r.Faults)
+	}
+}
+
 // A dataset's list for one machine is the same versions for another.
 func TestWheelhouse_List(t *testing.T) {
 	t.Parallel()
