@@ -15,6 +15,7 @@ import (
 	urfave "github.com/urfave/cli/v2"
 
 	"fence/pkg/cli"
+	"fence/pkg/task"
 	"fence/pkg/wanted"
 	"fence/pkg/wheel"
 	"fence/pkg/wheelhouse"
@@ -82,8 +83,13 @@ func wheelhouseCommand(c *urfave.Context) error {
 		if err != nil {
 			return err
 		}
-		saySkipped(os.Stderr, skipped)
 		o.Sets, o.Unread = wanted.Tasks(ctx, tasks, v1.Platform{OS: "linux", Architecture: arch})
+		saySkipped(os.Stderr, slices.DeleteFunc(skipped, func(s task.Skipped) bool {
+			if s.Task {
+				o.Unread = append(o.Unread, wheel.Unread{Where: s.Path, Reason: s.Reason})
+			}
+			return s.Task
+		}))
 	}
 	for _, list := range []struct {
 		names []string
