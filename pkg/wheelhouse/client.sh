@@ -67,8 +67,9 @@ END
 	cat <<'END'
 dir=${UV_INSTALL_DIR:-${XDG_BIN_HOME:-${HOME:?it is not set, and uv is installed there}/.local/bin}}
 mkdir -p "$dir"
+rm -rf "$dir/uv" "$dir/uvx" "$dir/env" # whatever somebody has put there
 for program in uv uvx; do
-	ln -sf "$from/$program" "$dir/$program"
+	ln -s "$from/$program" "$dir/$program"
 done
 cat >"$dir/env" <<ENV
 #!/bin/sh

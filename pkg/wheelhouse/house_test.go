@@ -201,7 +201,7 @@ func TestClient(t *testing.T) {
 	}
 	for _, c := range []struct{ script, want string }{
 		{"curl -LsSf https://astral.sh/uv/install.sh | sh; . $HOME/.local/bin/env; uvx", "uvx"},
-		{"curl -LsSf https://astral.sh/uv/0.9.5/install.sh | sh && $HOME/.local/bin/uv", "uv 9"},
+		{"rm -rf $HOME/.local/bin/uv; mkdir -p $HOME/.local/bin/uv; curl -LsSf https://astral.sh/uv/0.9.5/install.sh | sh && $HOME/.local/bin/uv", "uv 9"},
 		{"curl --proto '=https' --tlsv1.2 -LsSf https://github.com/astral-sh/uv/releases/download/0.9.5/uv-installer.sh | env UV_INSTALL_DIR=$HOME/x sh && $HOME/x/uvx", "uvx"},
 		{"curl -LsSf https://astral.sh/uv/install.sh -o i.sh && UV_INSTALL_DIR=$HOME/y sh i.sh && $HOME/y/uvx", "uvx"},
 		{"curl -LsSfo j.sh https://astral.sh/uv/install.sh && UV_INSTALL_DIR=$HOME/z sh j.sh && $HOME/z/uvx", "uvx"},
@@ -223,7 +223,7 @@ func TestClient(t *testing.T) {
 		if err := os.Mkdir(tools, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		for _, tool := range []string{"sh", "cat", "ln", "mkdir", "head", "dirname", "env"} {
+		for _, tool := range []string{"sh", "cat", "ln", "mkdir", "rm", "head", "dirname", "env"} {
 			p, err := exec.LookPath(tool)
 			if err == nil {
 				err = os.Symlink(p, filepath.Join(tools, tool))

@@ -2,6 +2,7 @@ package wheelhouse
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"html"
 	"io"
@@ -13,6 +14,21 @@ import (
 
 	"fence/pkg/wheel"
 )
+
+// publish writes what stands for all wheels together.
+func (h *house) publish() error {
+	slices.SortFunc(h.r.Wheels, func(a, b Wheel) int {
+		return cmp.Or(cmp.Compare(a.Project, b.Project), wheel.CompareVersions(a.Version, b.Version), cmp.Compare(a.File, b.File))
+	})
+	h.r.Bytes = 0
+	for _, w := range h.r.Wheels {
+		h.r.Bytes += w.Bytes
+	}
+	if err := h.simple(); err != nil {
+		return err
+	}
+	return h.locks()
+}
 
 // simple writes the wheels as an index (PEP 503). Its links are relative, so
 // that the folder can be mounted anywhere.
