@@ -105,6 +105,9 @@ func (h *house) take(file string, t wheel.Target, r *Set) error {
 		h.checked[file] = w
 		h.r.Wheels = append(h.r.Wheels, entry(w))
 		h.r.Fetched++
+		for _, text := range w.Odd {
+			h.r.Notes = append(h.r.Notes, fmt.Sprintf("%s requires %q, which is no version of an index: it is left to pip", file, text))
+		}
 		h.o.Log.Info("fetched", "wheel", file)
 	}
 	if !slices.Contains(r.Files, file) {
