@@ -92,9 +92,14 @@ func Build(ctx context.Context, o Options) (*Record, error) {
 	if err := h.inventory(ctx, before); err != nil {
 		return nil, err
 	}
-	sets := o.Sets
+	sets := slices.Clone(o.Sets)
 	if o.Grader {
 		sets = slices.Concat(sets, graderSets(o.Sets, o.Target))
+	}
+	for i := range sets {
+		if sets[i].Python == "" {
+			sets[i].Python = o.Target.Python
+		}
 	}
 	if err := h.all(ctx, wheel.Merge(sets), before); err != nil {
 		return h.r, errors.Join(err, h.r.save())
@@ -213,10 +218,6 @@ func (h *house) fault(class, what, text string, from []string) {
 func (h *house) all(ctx context.Context, sets []wheel.Set, before *Record) error {
 	var todo []int
 	for i, s := range sets {
-		if s.Python == "" {
-			s.Python = h.o.Target.Python
-			sets[i] = s
-		}
 		r := Set{ID: id(s), Python: s.Python, NoDeps: s.NoDeps, From: s.From, Files: []string{}, Requirements: []string{}}
 		for _, q := range s.Requirements {
 			r.Requirements = append(r.Requirements, q.String())

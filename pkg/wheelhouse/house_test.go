@@ -111,6 +111,25 @@ func TestBuild_ByHand(t *testing.T) {
 	}
 }
 
+// A set that asks for the target's Python by number is one that asks for none.
+func TestBuild_SetsOfOnePython(t *testing.T) {
+	o := options(t.TempDir())
+	a := wheel.Requirement{Project: "a"}
+	o.Sets = []wheel.Set{{Requirements: []wheel.Requirement{a}, From: []string{"x"}}, {Requirements: []wheel.Requirement{a}, Python: "3.12", From: []string{"y"}}, {Requirements: []wheel.Requirement{a}, Python: "3.13", From: []string{"z"}}}
+	r := build(t, o)
+	if len(r.Sets) != 2 || len(r.Faults) != 2 || !slices.Equal(r.Sets[0].From, []string{"x", "y"}) && !slices.Equal(r.Sets[1].From, []string{"x", "y"}) {
+		t.Errorf("%+v", r.Sets)
+	}
+	if o.Sets[0].Python != "" {
+		t.Error("the caller's sets were changed")
+	}
+	for _, name := range []string{"requirements.lock", "locks/python3.13.lock"} {
+		if _, err := os.Stat(filepath.Join(o.Dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestLock(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "lock")
 	err := lock(name, []string{"why\nnot"}, []Wheel{
