@@ -67,7 +67,7 @@ func faults(r *wheelhouse.Record) map[string]string {
 const machine = "cp311-cp311-manylinux2014_x86_64"
 
 // packages fills an index with what works.
-func packages(t *testing.T) (*index, []string) {
+func packages(t *testing.T) (*wheelIndex, []string) {
 	x := newIndex(t)
 	return x, []string{
 		x.wheel(t, "hello-sif", "1.0", "py3-none-any", nil, "helper>=1", "later; python_version >= '3.11'", "never; python_version < '3.11'"),

@@ -71,8 +71,8 @@ func library(machine elf.Machine) string {
 	return b.String()
 }
 
-// index is a package index on this node that counts what is fetched.
-type index struct {
+// wheelIndex is a package index on this node that counts what is fetched.
+type wheelIndex struct {
 	URL   string
 	mu    sync.Mutex
 	files map[string][]byte // by name
@@ -81,15 +81,15 @@ type index struct {
 	hold  map[string]chan bool // a file that is sent by half: the channel gets true then
 }
 
-func newIndex(t *testing.T) *index {
-	x := &index{files: map[string][]byte{}, sums: map[string]string{}, got: map[string]int{}, hold: map[string]chan bool{}}
+func newIndex(t *testing.T) *wheelIndex {
+	x := &wheelIndex{files: map[string][]byte{}, sums: map[string]string{}, got: map[string]int{}, hold: map[string]chan bool{}}
 	s := httptest.NewServer(x)
 	t.Cleanup(s.Close)
 	x.URL = s.URL + "/simple"
 	return x
 }
 
-func (x *index) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (x *wheelIndex) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if name, ok := strings.CutPrefix(r.URL.Path, "/files/"); ok {
@@ -130,20 +130,20 @@ func (x *index) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // wheel puts one into the index, and gives its name.
-func (x *index) wheel(t *testing.T, name, version, tag string, files map[string]string, requires ...string) string {
+func (x *wheelIndex) wheel(t *testing.T, name, version, tag string, files map[string]string, requires ...string) string {
 	t.Helper()
 	file := strings.ReplaceAll(name, "-", "_") + "-" + version + "-" + tag + ".whl"
 	x.set(file, makeWheel(t, name, version, tag, files, requires...))
 	return file
 }
 
-func (x *index) set(file string, data []byte) {
+func (x *wheelIndex) set(file string, data []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.files[file] = data
 }
 
-func (x *index) fetched(file string) int {
+func (x *wheelIndex) fetched(file string) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.got[file]
