@@ -35,6 +35,7 @@ network and nothing of yours.
   sifbuild build tasks/ --cache $SIF_CACHE |
       rollout run - --agent oracle --out $RUN
   sifbuild check image.sif --require tmux,python3
+  sifbuild wheelhouse tasks/ --out wheels --python 3.12
 
 What differs from 'docker build' is in docs/sifbuild.md.
 
@@ -48,7 +49,7 @@ func app() *urfave.App {
 	return &urfave.App{
 		Name:        "sifbuild",
 		Usage:       "Dockerfiles of tasks to Apptainer images, without root",
-		UsageText:   "sifbuild plan|build|def|check|gc ...",
+		UsageText:   "sifbuild plan|build|def|check|wheelhouse|gc ...",
 		Description: help,
 		Action: func(c *urfave.Context) error {
 			if name := c.Args().First(); name != "" {
@@ -56,13 +57,13 @@ func app() *urfave.App {
 			}
 			return urfave.ShowAppHelp(c)
 		},
-		Commands: []*urfave.Command{planCmd(), buildCmd(), defCmd(), checkCmd(), gcCmd()},
+		Commands: []*urfave.Command{planCmd(), buildCmd(), defCmd(), checkCmd(), wheelhouseCmd(), gcCmd()},
 	}
 }
 
 func notACommand(name string) error {
 	hint := "run 'sifbuild --help' for the subcommands"
-	if near := cli.Suggest(name, []string{"plan", "build", "def", "check", "gc"}); near != "" {
+	if near := cli.Suggest(name, []string{"plan", "build", "def", "check", "wheelhouse", "gc"}); near != "" {
 		hint = "did you mean 'sifbuild " + near + "'?"
 	}
 	return cli.Usagef(hint, "%q is not a subcommand", name)

@@ -28,12 +28,13 @@ func TestHelp(t *testing.T) { clitest.Help(t, "sifbuild", app().Commands) }
 
 func TestFullDisk(t *testing.T) {
 	clitest.FullDisk(t, "sifbuild", app().Commands, map[string][]string{
-		"":      {"--help", "--version", "help build"},
-		"plan":  {"--help", "testdata/tasks", "testdata/tasks --json"},
-		"build": {"--help", "testdata/tasks --dry-run"},
-		"def":   {"testdata/tasks/one/Dockerfile"},
-		"check": {"--help"},
-		"gc":    {"--help"},
+		"":           {"--help", "--version", "help build"},
+		"plan":       {"--help", "testdata/tasks", "testdata/tasks --json"},
+		"build":      {"--help", "testdata/tasks --dry-run"},
+		"def":        {"testdata/tasks/one/Dockerfile"},
+		"check":      {"--help"},
+		"gc":         {"--help"},
+		"wheelhouse": {"--help"},
 	})
 }
 

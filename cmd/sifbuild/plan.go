@@ -108,11 +108,6 @@ func readTasks(ctx context.Context, c *urfave.Context) (*planner, []planned, []t
 	if !c.Args().Present() {
 		return nil, nil, nil, cli.Usagef("sifbuild "+c.Command.Name+" tasks/", "no task folder is named")
 	}
-	for _, name := range []string{"per-dataset", "limit"} {
-		if n := c.Int(name); n < 0 {
-			return nil, nil, nil, cli.Usagef("--"+name+" 10", "--%s: %d is no number of tasks", name, n)
-		}
-	}
 	p, err := newPlanner(c)
 	if err != nil {
 		return nil, nil, nil, err
@@ -124,14 +119,7 @@ func readTasks(ctx context.Context, c *urfave.Context) (*planner, []planned, []t
 	}
 	done := make(chan found, 1)
 	go func() {
-		tasks, skipped, err := task.Find(c.Args().Slice(), task.Selection{
-			Stdin:   os.Stdin,
-			Include: c.StringSlice("include"), Exclude: c.StringSlice("exclude"),
-			PerDataset: c.Int("per-dataset"), Limit: c.Int("limit"), Seed: c.Uint64("seed"),
-		})
-		if err != nil {
-			err = cli.Usagef("a task is a folder with task.toml and environment/Dockerfile, or just a Dockerfile", "%w", err)
-		}
+		tasks, skipped, err := findTasks(c)
 		done <- found{p.plan(ctx, tasks), skipped, err}
 	}()
 	var f found
@@ -151,6 +139,24 @@ func readTasks(ctx context.Context, c *urfave.Context) (*planner, []planned, []t
 		}
 	}
 	return p, f.all, others, f.err
+}
+
+// findTasks finds the tasks that the arguments and the selectFlags name.
+func findTasks(c *urfave.Context) ([]task.Task, []task.Skipped, error) {
+	for _, name := range []string{"per-dataset", "limit"} {
+		if n := c.Int(name); n < 0 {
+			return nil, nil, cli.Usagef("--"+name+" 10", "--%s: %d is no number of tasks", name, n)
+		}
+	}
+	tasks, skipped, err := task.Find(c.Args().Slice(), task.Selection{
+		Stdin:   os.Stdin,
+		Include: c.StringSlice("include"), Exclude: c.StringSlice("exclude"),
+		PerDataset: c.Int("per-dataset"), Limit: c.Int("limit"), Seed: c.Uint64("seed"),
+	})
+	if err != nil {
+		return nil, nil, cli.Usagef("a task is a folder with task.toml and environment/Dockerfile, or just a Dockerfile", "%w", err)
+	}
+	return tasks, skipped, nil
 }
 
 func saySkipped(w io.Writer, skipped []task.Skipped) {

@@ -13,6 +13,7 @@ import (
 	"fence/pkg/build"
 	"fence/pkg/check"
 	"fence/pkg/harbor"
+	"fence/pkg/wheelhouse"
 	"fence/test/bed"
 	"fence/test/clitest"
 )
@@ -115,7 +116,7 @@ func decode(data []byte, into any) error {
 }
 
 func TestSchemas_NameEveryField(t *testing.T) {
-	for name, v := range map[string]any{"sifbuild.image": build.Report{}, "sifbuild.plan": planRecord{}, "sifbuild.check": check.Report{}, "sifbuild.gone": build.Gone{}, "sifbuild.index": harbor.Index{}} {
+	for name, v := range map[string]any{"sifbuild.image": build.Report{}, "sifbuild.plan": planRecord{}, "sifbuild.check": check.Report{}, "sifbuild.gone": build.Gone{}, "sifbuild.index": harbor.Index{}, "sifbuild.wheelhouse": wheelhouse.Record{}} {
 		clitest.NamesEveryField(t, name, reflect.TypeOf(v))
 	}
 }

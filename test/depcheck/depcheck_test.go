@@ -56,6 +56,9 @@ var layer = map[string]int{
 	"fence/pkg/smoke":                2,
 	"fence/pkg/step":                 2,
 	"fence/pkg/build":                3,
+	"fence/pkg/wheel":                0,
+	"fence/pkg/wheelhouse":           2,
+	"fence/pkg/wanted":               3,
 }
 
 // sideways are the imports within a layer that are meant.
