@@ -262,8 +262,9 @@ func TestSandbox_ApptainerHangs(t *testing.T) {
 		cmd.Process.Signal(syscall.SIGTERM)
 	})
 	start(t, cmd)
-	if r := p.wait(cmd); r.code != 2 || len(r.records) > 0 {
-		t.Errorf("exit code %d, %v\n%s", r.code, r.records, r.stderr)
+	r := p.wait(cmd)
+	if a := r.records["a"]; r.code != 3 || a.Fault == nil || a.Fault.Class != "stopped" {
+		t.Errorf("exit code %d, %+v\n%s", r.code, a.Fault, r.stderr)
 	}
 	p.clean()
 }
