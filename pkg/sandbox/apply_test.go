@@ -58,6 +58,10 @@ func TestDescribe(t *testing.T) {
 		t.Fatal(err)
 	}
 	sock := must(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))
+	joined := func(kind int) int {
+		pair, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
+		return must(pair[0], err)
+	}
 	cases := []struct {
 		name string
 		fd   int
@@ -72,7 +76,9 @@ func TestDescribe(t *testing.T) {
 		{"O_PATH folder", must(unix.Open(dir, unix.O_PATH, 0)), Descriptor{Dir: true, PathOnly: true, Readable: true, Path: dir}},
 		{"pipe's end to read", must(pipe[0], nil), Descriptor{Readable: true, Path: "pipe:["}},
 		{"pipe's end to write", must(pipe[1], nil), Descriptor{Writable: true, Path: "pipe:["}},
-		{"socket", sock, Descriptor{Readable: true, Writable: true, Path: "socket:["}},
+		{"socket", sock, Descriptor{UnixAnywhere: true, Readable: true, Writable: true, Path: "socket:["}},
+		{"connected socket", joined(unix.SOCK_STREAM), Descriptor{Readable: true, Writable: true, Path: "socket:["}},
+		{"datagram socket", joined(unix.SOCK_DGRAM), Descriptor{UnixAnywhere: true, Readable: true, Writable: true, Path: "socket:["}},
 	}
 	if fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0); err == nil {
 		cases = append(cases, struct {

@@ -278,7 +278,7 @@ func dump(rs Ruleset, err error) string {
 	for _, p := range rs.Paths {
 		row("rule %s %s%s%s", lettersOf(p.Rights), p.Path, map[bool]string{true: " dir"}[p.Dir], map[bool]string{true: " listed"}[p.Listed])
 	}
-	row("filter %s net %v allow %v killall %v sysv %v", rs.Filter.Arch, rs.Filter.Net, rs.Filter.Allow, !rs.Filter.DenyKillAll, !rs.Filter.DenySysV)
+	row("filter %s net %v allow %v killall %v sysv %v%s", rs.Filter.Arch, rs.Filter.Net, rs.Filter.Allow, !rs.Filter.DenyKillAll, !rs.Filter.DenySysV, map[bool]string{true: " unix false"}[rs.Filter.DenyUnix])
 	row("env %q", rs.Env)
 	if len(rs.Dropped) > 0 {
 		row("dropped %s", strings.Join(rs.Dropped, " "))

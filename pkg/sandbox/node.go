@@ -79,6 +79,7 @@ type Descriptor struct {
 	TTY           bool
 	Controlling   bool // the terminal of this session
 	Network       bool // a socket of any family but AF_UNIX
+	UnixAnywhere  bool // a socket of AF_UNIX that can reach other than the one it is connected to
 	Readable      bool
 	Writable      bool
 	Path          string // as /proc/self/fd shows it
@@ -257,6 +258,9 @@ func describe(fd int) (Descriptor, error) {
 	case unix.S_IFSOCK:
 		family, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 		d.Network = err != nil || family != unix.AF_UNIX
+		kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+		_, unconnected := unix.Getpeername(fd)
+		d.UnixAnywhere = !d.Network && (err != nil || kind == unix.SOCK_DGRAM || unconnected != nil)
 	}
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	if err != nil {

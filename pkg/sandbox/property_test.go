@@ -306,7 +306,7 @@ func moreWithout(fs tree, rs, less Ruleset, o policy.Open) (list []string) {
 			more("%s is allowed", call)
 		}
 	}
-	if less.Filter.Net != rs.Filter.Net || rs.Filter.DenySysV && !less.Filter.DenySysV || rs.Filter.DenyKillAll && !less.Filter.DenyKillAll {
+	if less.Filter.Net != rs.Filter.Net || rs.Filter.DenySysV && !less.Filter.DenySysV || rs.Filter.DenyUnix && !less.Filter.DenyUnix || rs.Filter.DenyKillAll && !less.Filter.DenyKillAll {
 		more("the filter is %+v, and was %+v", less.Filter, rs.Filter)
 	}
 	if a, b := less.Handled, rs.Handled; b.FS&^a.FS|b.Net&^a.Net|b.Scoped&^a.Scoped != 0 {

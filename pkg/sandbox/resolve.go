@@ -116,6 +116,11 @@ func (r *resolver) descriptors() {
 				What: fmt.Sprintf("descriptor %d is a network socket (%s), and the policy gives no network", d.FD, d.Path),
 				Do:   "put a pipe between: cat | fence -- COMMAND | cat",
 			})
+		} else if d.UnixAnywhere && r.abstractReachable() {
+			r.refuse(Problem{
+				What: fmt.Sprintf("descriptor %d is a Unix socket (%s) that can reach the host's abstract ones, which this kernel's Landlock (ABI %d) cannot close", d.FD, d.Path, r.rs.Node.Landlock.ABI),
+				Do:   "put a pipe between: cat | fence -- COMMAND | cat",
+			})
 		}
 	}
 }
@@ -166,12 +171,20 @@ func (r *resolver) kernel() {
 			Do:   `start the container with its own processes: apptainer exec --pid (eval "$(fence env)" sets it)`,
 		})
 	}
-	if l.Scoped&ll.ScopeAbstractUnixSocket == 0 && n.Namespaces.Net != nil {
+	if r.abstractReachable() && r.rs.Policy.Network.Mode == policy.NetworkHost {
+		r.lost(fmt.Sprintf("no Unix sockets can be made, but connected pairs: this kernel's Landlock (ABI %d) cannot close the host's abstract ones, nor can a network namespace with the host's network", l.ABI))
+	} else if r.abstractReachable() {
 		r.refuse(Problem{
 			What: fmt.Sprintf("this kernel's Landlock (ABI %d) cannot close the host's abstract Unix sockets, and there is no own network namespace (%s)", l.ABI, errText(n.Namespaces.Net)),
 			Do:   "run on a node with Landlock ABI 6 (kernel 6.12), or one that allows network namespaces (user.max_net_namespaces above 0), with network mode none",
 		})
 	}
+}
+
+// abstractReachable says that the host's abstract Unix sockets could be
+// connected to: nothing but the filter keeps them out.
+func (r *resolver) abstractReachable() bool {
+	return r.rs.Node.Landlock.Scoped&ll.ScopeAbstractUnixSocket == 0 && r.rs.Node.Namespaces.Net != nil
 }
 
 // hide lists what exists and must not be reachable. An opening with a reason
@@ -798,6 +811,7 @@ func (r *resolver) filter() {
 		Arch:        n.Arch,
 		DenyKillAll: r.rs.Handled.Scoped&ll.ScopeSignal == 0 && !n.Namespaces.PrivatePID,
 		DenySysV:    !n.Namespaces.PrivateIPC,
+		DenyUnix:    r.abstractReachable() && r.rs.Policy.Network.Mode == policy.NetworkHost,
 	}
 	switch {
 	case r.rs.Supervised():

@@ -124,6 +124,13 @@ func TestResolve_OthersSockets(t *testing.T) {
 	}
 }
 
+// noScopes is what a kernel before Landlock's ABI 6 gives a policy with the
+// node's network and processes of its own.
+func noScopes(n *Node) {
+	n.Landlock = kernel(5)
+	n.Namespaces.PrivatePID, n.Namespaces.Net = true, ErrNotTried
+}
+
 func siteNode(t *testing.T) Node {
 	return parseTree(image, site).on(Node{
 		Landlock: kernel(8), Mounts: recorded(t, "apptainer.txt"), Container: "apptainer", UID: 2001, Home: "/project/users/ada", Arch: "amd64",
@@ -292,6 +299,10 @@ func TestResolve(t *testing.T) {
 		{"write-root-hosts-tmp-bare", with(debianNode(t), refused), only(policy.Filesystem{Write: []string{"@root"}, Hide: []string{"@shared"}}, accept("landlock-hide"))},
 		{"write-hidden", debianNode(t), only(policy.Filesystem{Read: []string{"@root"}, Write: []string{"/project/team"}, Hide: []string{"@shared"}})},
 		{"network-host", debianNode(t), builtin(t, "build")},
+		{"network-host-no-scopes", with(debianNode(t), noScopes), builtin(t, "build")},
+		{"network-host-no-scopes-stdio", with(debianNode(t), noScopes, func(n *Node) {
+			n.Stdio = []Descriptor{{FD: 0, UnixAnywhere: true, Path: "socket:[1]"}, {FD: 1, Path: "socket:[2]"}}
+		}), builtin(t, "build")},
 		{"zero-policy", debianNode(t), policy.Policy{}},
 		{"zero-policy-bare", with(envNode(t), refused), policy.Policy{}},
 

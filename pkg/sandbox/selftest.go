@@ -71,6 +71,9 @@ func selfTest(rs Ruleset, keep uint64, session Session) error {
 	if rs.Filter.Net == seccomp.NetNone {
 		families = append(families, unix.AF_INET, unix.AF_INET6)
 	}
+	if rs.Filter.DenyUnix {
+		families = append(families, unix.AF_UNIX)
+	}
 	for _, family := range families {
 		fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err == nil {

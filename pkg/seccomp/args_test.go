@@ -237,6 +237,38 @@ func TestProgram_Arguments(t *testing.T) {
 	})
 }
 
+// Without Unix sockets nothing can be made that reaches a name.
+func TestDenyUnix(t *testing.T) {
+	none, typ := unix.EAFNOSUPPORT, unix.ESOCKTNOSUPPORT
+	for _, arch := range arches {
+		for _, net := range []Net{NetNone, NetHost, NetLoopback} {
+			with, without := Spec{Arch: arch, Net: net}, Spec{Arch: arch, Net: net, DenyUnix: true}
+			for _, r := range []struct {
+				call     string
+				family   uint64
+				kind     uint64
+				was, now Verdict
+			}{
+				{"socket", unix.AF_UNIX, unix.SOCK_STREAM, Allow, Fail(none)},
+				{"socket", unix.AF_UNIX, unix.SOCK_DGRAM | unix.SOCK_CLOEXEC, Allow, Fail(none)},
+				{"socket", unix.AF_NETLINK, unix.SOCK_RAW, Allow, Allow},
+				{"socketpair", unix.AF_UNIX, unix.SOCK_STREAM | unix.SOCK_NONBLOCK, Allow, Allow},
+				{"socketpair", unix.AF_UNIX, unix.SOCK_SEQPACKET, Allow, Allow},
+				{"socketpair", unix.AF_UNIX, unix.SOCK_DGRAM, Allow, Fail(typ)},
+				{"socketpair", unix.AF_UNIX, unix.SOCK_RAW, Allow, Fail(typ)}, // the kernel makes a datagram socket of it
+				{"socketpair", unix.AF_INET, unix.SOCK_STREAM, Fail(none), Fail(none)},
+			} {
+				if got := program(t, with).call(t, with, r.call, r.family, r.kind, 0); got != r.was {
+					t.Errorf("%s net %d: %s(%d, %d): %v, want %v", arch, net, r.call, r.family, r.kind, got, r.was)
+				}
+				if got := program(t, without).call(t, without, r.call, r.family, r.kind, 0); got != r.now {
+					t.Errorf("%s net %d, no Unix sockets: %s(%d, %d): %v, want %v", arch, net, r.call, r.family, r.kind, got, r.now)
+				}
+			}
+		}
+	}
+}
+
 // Any arguments at all: the program says what the tree says, and the tree sees
 // nothing but the low halves.
 func TestProgram_AgreesWithRules(t *testing.T) {

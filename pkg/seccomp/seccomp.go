@@ -62,6 +62,12 @@ type Spec struct {
 	// DenySysV refuses System V IPC and opening POSIX message queues. Ask for
 	// it where the IPC namespace is the host's.
 	DenySysV bool
+
+	// DenyUnix refuses AF_UNIX but for pairs that are connected to each other
+	// for good. Ask for it where the host's abstract sockets could be reached:
+	// neither Landlock's scope nor a network namespace keeps them out, and the
+	// filter cannot see whose name an address is.
+	DenyUnix bool
 }
 
 // Verdict is what the filter answers, in the kernel's encoding. The zero
@@ -189,7 +195,7 @@ func Names() []string {
 	return names
 }
 
-// filters has the programs of the standard specs: those without Allow.
+// filters has the programs of the standard specs: those without Allow and DenyUnix.
 //
 //go:embed filters/*.bpf
 var filters embed.FS
@@ -198,7 +204,7 @@ var filters embed.FS
 // not a standard one.
 func standardName(s Spec) string {
 	net, ok := netNames[s.Net]
-	if len(s.Allow) > 0 || s.Arch == "" || !ok {
+	if len(s.Allow) > 0 || s.DenyUnix || s.Arch == "" || !ok {
 		return ""
 	}
 	name := s.Arch + "-" + net
@@ -212,7 +218,7 @@ func standardName(s Spec) string {
 }
 
 // Program returns the spec's filter, as Compile does, but from those compiled
-// beforehand if the spec opens nothing by name.
+// beforehand if the spec is one of the standard ones.
 func Program(s Spec) ([]byte, error) {
 	if name := standardName(s); name != "" {
 		if prog, err := filters.ReadFile("filters/" + name); err == nil {

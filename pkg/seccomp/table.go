@@ -252,6 +252,12 @@ func tested(s Spec) map[string]Tree {
 		}
 		t["setsockopt"] = socketOptions
 	}
+	if s.DenyUnix {
+		socket.Branches = slices.DeleteFunc(socket.Branches, func(b Branch) bool { return b.Value == unix.AF_UNIX })
+		// Of a pair of datagram sockets each could still send to any name.
+		pair := only(1, 0xf, Fail(unix.ESOCKTNOSUPPORT), unix.SOCK_STREAM, unix.SOCK_SEQPACKET)
+		t["socketpair"] = Tree{Verdict: Fail(unix.EAFNOSUPPORT), Arg: 0, Mask: all, Branches: []Branch{{unix.AF_UNIX, pair}}}
+	}
 	t["socket"] = socket
 	return t
 }

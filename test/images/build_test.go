@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"iter"
 	"os"
 	"os/exec"
 	"path"
@@ -234,9 +233,9 @@ func (b *bench) try(t *testing.T, c Case) string {
 		t.Fatal(err)
 	}
 	if got != c.Config {
-		return "the configuration\n" + diffLines(c.Config, got)
+		return "the configuration\n" + DiffLines(c.Config, got)
 	}
-	tree, err := Read(contents(image))
+	tree, err := Read(Contents(image))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +246,7 @@ func (b *bench) try(t *testing.T, c Case) string {
 			t.Fatal(err)
 		}
 	}
-	if d := diffLines(b.ours(image, c.Want, Diff(on, tree, c.Args.MTimes))); d != "" {
+	if d := DiffLines(b.ours(image, c.Want, Diff(on, tree, c.Args.MTimes))); d != "" {
 		return fmt.Sprintf("the files (-: BuildKit's, +: ours)\n%s\nlog:\n%s", d, tailOf(report.Log))
 	}
 	return ""
@@ -311,81 +310,6 @@ func pathOf(line string) string {
 		}
 	}
 	return ""
-}
-
-// contents are the files of an image with the owners that it notes.
-func contents(image *sif.Image) iter.Seq2[Entry, error] {
-	owners := map[string]sif.Owner{}
-	for _, o := range image.Owners {
-		owners[o.Path] = o
-	}
-	return func(yield func(Entry, error) bool) {
-		stop := fmt.Errorf("enough")
-		err := image.Walk(func(e sif.Entry) error {
-			o := owners[e.Path]
-			if e.Path == "." {
-				o = owners[""]
-			}
-			out := Entry{Path: e.Path, Mode: uint32(e.Mode.Perm()), UID: o.UID, GID: o.GID, Link: e.Link, Major: e.Major, Minor: e.Minor, MTime: e.MTime}
-			for bit, mode := range map[os.FileMode]uint32{os.ModeSetuid: 0o4000, os.ModeSetgid: 0o2000, os.ModeSticky: 0o1000} {
-				if e.Mode&bit != 0 {
-					out.Mode |= mode
-				}
-			}
-			switch e.Mode.Type() {
-			case os.ModeDir:
-				out.Type = "dir"
-			case os.ModeSymlink:
-				out.Type = "link"
-			case os.ModeNamedPipe:
-				out.Type = "fifo"
-			case os.ModeDevice:
-				out.Type = "block"
-			case os.ModeDevice | os.ModeCharDevice:
-				out.Type = "char"
-			case os.ModeSocket:
-				out.Type = "socket"
-			default:
-				out.Type, out.Inode = "file", fmt.Sprint(e.Inode)
-				r, err := e.Open()
-				if err != nil {
-					return err
-				}
-				out.Content = r
-			}
-			if !yield(out, nil) {
-				return stop
-			}
-			return nil
-		})
-		if err != nil && err != stop {
-			yield(Entry{}, err)
-		}
-	}
-}
-
-// diffLines are the lines that one text has and the other has not.
-func diffLines(want, got string) string {
-	in := func(text string) map[string]bool {
-		m := map[string]bool{}
-		for line := range strings.Lines(text) {
-			m[line] = true
-		}
-		return m
-	}
-	w, g := in(want), in(got)
-	var out strings.Builder
-	for line := range strings.Lines(want) {
-		if !g[line] {
-			out.WriteString("- " + line)
-		}
-	}
-	for line := range strings.Lines(got) {
-		if !w[line] {
-			out.WriteString("+ " + line)
-		}
-	}
-	return out.String()
 }
 
 func tailOf(name string) string {

@@ -236,3 +236,27 @@ func quote(s string) string {
 	}
 	return s
 }
+
+// DiffLines are the lines that one text has and the other has not.
+func DiffLines(want, got string) string {
+	in := func(text string) map[string]bool {
+		m := map[string]bool{}
+		for line := range strings.Lines(text) {
+			m[line] = true
+		}
+		return m
+	}
+	w, g := in(want), in(got)
+	var out strings.Builder
+	for line := range strings.Lines(want) {
+		if !g[line] {
+			out.WriteString("- " + line)
+		}
+	}
+	for line := range strings.Lines(got) {
+		if !w[line] {
+			out.WriteString("+ " + line)
+		}
+	}
+	return out.String()
+}

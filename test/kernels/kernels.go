@@ -11,8 +11,8 @@
 //	}
 //
 // What the guest is: the kernel with its own LSMs, a tmpfs as root, /proc /sys /dev and a private devpts, /tmp and /dev/shm,
-// the loopback interface, busybox in /bin, two accounts. What it is not: there is no disk, no network card, no systemd, and one
-// CPU. A Boot takes about as long as the kernel does; sysctls, Yama among them, change between commands without another one.
+// the loopback interface, busybox in /bin, two accounts, a disk if asked for. What it is not: there is no network card, no
+// systemd, and one CPU. A Boot takes about as long as the kernel does; sysctls, Yama among them, change between commands without another one.
 package kernels
 
 import (
@@ -26,6 +26,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"testing"
@@ -75,6 +76,7 @@ type Spec struct {
 	Kernel   Kernel
 	Append   string            // more words for the kernel's command line, such as "lsm=yama"
 	Set      map[string]string // sysctls, written before the first command
+	Disk     int64             // bytes of a new ext4 at /disk, where everybody may write; 0: there is none
 	Files    []File
 	Commands []Command
 	Timeout  time.Duration // for all of it; 0 is fifteen minutes, for the busiest machine
@@ -186,7 +188,7 @@ func Boot(t testing.TB, s Spec) *Result {
 func boot(ctx context.Context, s Spec, init, dir string) (*Result, error) {
 	r := &Result{}
 	machine := machines[s.Kernel.Arch]
-	plan := wire.Plan{Port: machine.port, Set: s.Set, Commands: s.Commands}
+	plan := wire.Plan{Port: machine.port, Set: s.Set, Disk: s.Disk > 0, Commands: s.Commands}
 	files := []File{{Path: "/init", From: init}, {Path: "/bin/busybox", From: filepath.Join(s.Kernel.dir, "busybox")}, {Path: "/dev/console", Mode: fs.ModeDevice}}
 	modules, err := filepath.Glob(filepath.Join(s.Kernel.dir, "modules", "*.ko"))
 	if err != nil {
@@ -208,6 +210,16 @@ func boot(ctx context.Context, s Spec, init, dir string) (*Result, error) {
 		return r, fmt.Errorf("making the initramfs: %w", err)
 	}
 
+	options := machine.options
+	if s.Disk > 0 {
+		name := filepath.Join(dir, "disk")
+		if err := makeDisk(ctx, name, s.Disk); err != nil {
+			return r, err
+		}
+		defer os.Remove(name)
+		// Debian's cloud kernels have the drivers of NVMe and ext4 built in.
+		options = append(slices.Clone(options), "-drive", "id=disk,if=none,format=raw,cache=unsafe,file="+name, "-device", "nvme,serial=disk,drive=disk")
+	}
 	limit := s.Timeout
 	if limit == 0 {
 		limit = 15 * time.Minute
@@ -219,7 +231,7 @@ func boot(ctx context.Context, s Spec, init, dir string) (*Result, error) {
 		"-chardev", "file,id=console,path=" + console, "-chardev", "stdio,id=reports,signal=off",
 		"-kernel", filepath.Join(s.Kernel.dir, "vmlinuz"), "-initrd", image,
 		"-append", strings.TrimSpace("console=" + machine.console + " quiet loglevel=5 panic=-1 rdinit=/init " + s.Append)},
-		machine.options...)...)
+		options...)...)
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
 	out, err := cmd.StdoutPipe()
@@ -244,6 +256,25 @@ func boot(ctx context.Context, s Spec, init, dir string) (*Result, error) {
 		return r, fmt.Errorf("qemu: %w\n%s", err, complaints.String())
 	}
 	return r, readErr
+}
+
+// makeDisk makes an image with an empty ext4 in a new file.
+func makeDisk(ctx context.Context, name string, bytes int64) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Truncate(bytes), f.Close()); err != nil {
+		return err
+	}
+	mkfs, err := exec.LookPath("mkfs.ext4")
+	if err != nil {
+		mkfs = "/sbin/mkfs.ext4" // not on everybody's PATH
+	}
+	if out, err := exec.CommandContext(ctx, mkfs, "-q", "-F", name).CombinedOutput(); err != nil {
+		return fmt.Errorf("making the guest's disk: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // read takes the guest's lines until qemu is gone. Nothing but a whole report is a report.

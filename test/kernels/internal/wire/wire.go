@@ -44,6 +44,7 @@ type Outcome struct {
 type Plan struct {
 	Port     string            // the serial port for Events
 	Set      map[string]string // sysctls, as in Command
+	Disk     bool              // there is a disk with a filesystem for /disk
 	Modules  []string          // kernel modules to load, paths, in order
 	Commands []Command
 }
