@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	urfave "github.com/urfave/cli/v2"
 
@@ -31,6 +32,8 @@ func preflight(ctx context.Context, b *build.Builder, o build.Options, run bool)
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, new(*build.ScratchError)):
+		return cli.Usagef("--scratch DIR on a disk of this node (ext4, xfs, btrfs)", "nothing can be built here: %w", err)
 	case o.Sandbox != "":
 		return cli.Usagef(otherNode, "nothing can be built here inside Apptainer: %w", err)
 	case o.Apptainer != "" && ctx.Err() == nil:

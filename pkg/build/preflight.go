@@ -14,10 +14,11 @@ import (
 )
 
 // Preflight says why nothing could be built here, before anything is: it does
-// a step that makes a folder and, with run, one that runs a command. It tells a
-// node without user namespaces, or on which fence or what is mounted for a
-// command is refused, and a scratch folder that cannot hold an overlay, or that
-// Apptainer cannot be told of.
+// a step that makes a folder and, with run, one whose command does behind the
+// fence to files of a layer what builds do. It tells a node without user
+// namespaces, or on which fence or what is mounted for a command is refused, a
+// scratch folder that Apptainer cannot be told of, and, with a [ScratchError],
+// one that cannot hold an overlay with all that belongs to it.
 func (b *Builder) Preflight(ctx context.Context, run bool) error {
 	if b.noSmoke() == "" {
 		if err := (smoke.Tools{Fence: b.o.Fence, Scratch: b.scratch.dir}).Check(); err != nil {
@@ -34,29 +35,37 @@ func (b *Builder) Preflight(ctx context.Context, run bool) error {
 		return fmt.Errorf("the scratch folder (--scratch): %w", err)
 	}
 	defer log.Close()
-	try := func(s step.Spec, name string) error {
-		for _, sub := range []string{"lower", "fs", "work"} {
-			if err := os.MkdirAll(filepath.Join(work, name, sub), 0o755); err != nil {
-				return fmt.Errorf("the scratch folder (--scratch): %w", err)
-			}
+	for _, sub := range []string{"lower", "fs", "work"} {
+		if err := os.Mkdir(filepath.Join(work, sub), 0o755); err != nil {
+			return fmt.Errorf("the scratch folder (--scratch): %w", err)
 		}
-		at := func(sub string) string { return filepath.Join(work, name, sub) }
-		s.Lower, s.Upper, s.Dir = []string{at("lower")}, at("fs"), at("work")
-		r, err := b.scratch.engine.do(ctx, s, log)
-		if err == nil && r.Exit != 0 {
-			err = fmt.Errorf("a command ends with status %d", r.Exit)
-		}
-		if said := strings.TrimSpace(tail(log.Name(), 0)); err != nil && said != "" {
-			first, _, _ := strings.Cut(said, "\n")
-			err = fmt.Errorf("%w: %s", err, first)
-		}
-		return err
 	}
-	if err := try(step.Spec{Workdir: &step.Workdir{Path: "/made"}}, "folder"); err != nil || !run {
-		return err
+	at := func(sub string) string { return filepath.Join(work, sub) }
+	s := step.Spec{Lower: []string{at("lower")}, Upper: at("fs"), Dir: at("work")}
+	if !run {
+		s.Workdir = &step.Workdir{Path: "/made"}
+	} else if s.Run, err = step.Trial(at("lower"), b.o.Fence); err != nil {
+		return fmt.Errorf("the scratch folder (--scratch): %w", err)
 	}
-	// In an empty root folder there is only fence to be run.
-	return try(step.Spec{Run: &step.Run{Argv: []string{"/.fence/fence", "--version"}, Env: []string{"PATH=/"}, Cwd: "/", Fence: b.o.Fence}}, "run")
+	r, err := b.scratch.engine.do(ctx, s, log)
+	said, _, _ := strings.Cut(strings.TrimSpace(tail(log.Name(), 0)), "\n")
+	switch {
+	case err != nil && said != "":
+		return fmt.Errorf("%w: %s", err, said)
+	case err == nil && r.Exit != 0:
+		return &ScratchError{filepath.Dir(b.scratch.dir), said}
+	}
+	return err
+}
+
+// ScratchError is a scratch folder that nothing can be built in.
+type ScratchError struct {
+	Dir  string
+	Said string // what cannot be done there
+}
+
+func (e *ScratchError) Error() string {
+	return fmt.Sprintf("the file system of the scratch folder %s cannot hold what a build needs: a command %s", e.Dir, e.Said)
 }
 
 // InMemory says whether the scratch folder takes the node's memory: it is on

@@ -42,6 +42,10 @@ func Main() {
 		os.Exit(serveMain())
 	case len(os.Args) > 1 && os.Args[0] == inFence+"/sifbuild" && os.Args[1] == argExec:
 		os.Exit(execMain())
+	case len(os.Args) > 1 && os.Args[0] == inFence+"/sifbuild" && os.Args[1] == argTry:
+		os.Exit(tryMain())
+	case len(os.Args) > 1 && os.Args[0] == inFence+"/sifbuild" && os.Args[1] == argRan:
+		os.Exit(0)
 	}
 }
 

@@ -1,11 +1,14 @@
 package kernels_test
 
 import (
+	"encoding/json"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,7 +49,12 @@ func TestSifbuild(t *testing.T) {
 	for _, k := range kernels.Fetched(t) {
 		t.Run(k.Name, func(t *testing.T) {
 			t.Parallel()
-			spec := kernels.Spec{Kernel: k, Disk: 512 << 20, Files: sifbuildFiles(t, k)}
+			spec := kernels.Spec{Kernel: k, Disk: 512 << 20, Files: sifbuildFiles(t)}
+			spec.Commands = []kernels.Command{
+				{Argv: []string{"/usr/bin/attempts", "victim"}, Background: true},
+				{Argv: []string{"sh", "-c", attempt}},
+				{Argv: []string{"sh", "-c", "exec unshare -r -p -f --mount-proc fence --policy build -- attempts try 1"}},
+			}
 			places := []string{"/disk", "/tmp"}
 			for _, scratch := range places {
 				cache := "/home/alice/cache" + strings.ReplaceAll(scratch, "/", "-")
@@ -56,9 +64,26 @@ func TestSifbuild(t *testing.T) {
 			}
 			r := kernels.Boot(t, spec)
 			t.Logf("%s: Landlock ABI %d, %v in all", k.Release, r.Facts.LandlockABI, r.Took.Round(1e8))
+			t.Run("abstract sockets", func(t *testing.T) {
+				for i, want := range [][]string{{"ok"}, append(denied["abstract socket"], "EAFNOSUPPORT")} {
+					said := map[string]string{}
+					o := r.Outcomes[1+i]
+					if err := json.Unmarshal(o.Stdout, &said); err != nil || !slices.Contains(want, said["abstract socket"]) {
+						t.Errorf("with the node's network, behind the fence %v: %v, want %q: %s", i == 1, err, want, show(o))
+					}
+				}
+			})
 			for i, scratch := range places {
 				t.Run("scratch"+strings.ReplaceAll(scratch, "/", " "), func(t *testing.T) {
-					built, image := r.Outcomes[2*i], r.Outcomes[2*i+1]
+					built, image := r.Outcomes[3+2*i], r.Outcomes[4+2*i]
+					if scratch == "/tmp" && !r.Facts.TmpfsXattr {
+						lines := strings.Split(string(built.Stderr), "\n")
+						if built.Exit != 2 || len(built.Stdout) > 0 || len(lines) != 3 || !strings.HasPrefix(lines[0], "sifbuild: nothing can be built here: the file system of the scratch folder /tmp ") || !strings.HasPrefix(lines[1], "hint: --scratch DIR ") {
+							t.Errorf("tmpfs keeps no owners here, so one line was to say so: %s", show(built))
+						}
+						t.Logf("%s", built.Stderr)
+						return
+					}
 					if built.Exit != 0 {
 						t.Fatalf("%s\nlog:\n%s", show(built), image.Stderr)
 					}
@@ -147,9 +172,9 @@ func layout(t *testing.T, dir string) {
 }
 
 // sifbuildFiles are sifbuild, what it needs on a node, a task and its base.
-func sifbuildFiles(t *testing.T, k kernels.Kernel) []kernels.File {
+func sifbuildFiles(t *testing.T) []kernels.File {
 	t.Helper()
-	var list []kernels.File
+	list := []kernels.File{{Path: "/usr/bin/attempts", From: build(t, runtime.GOARCH, "fence/test/kernels/attempts")}}
 	for _, name := range []string{"fence", "sifbuild"} {
 		list = append(list, kernels.File{Path: "/usr/bin/" + name, From: bed.Bin(t, name)})
 	}

@@ -352,6 +352,7 @@ func (g *guest) detect() {
 	if n, err := strconv.Atoi(read("/proc/sys/kernel/yama/ptrace_scope")); err == nil {
 		f.Yama = n
 	}
+	f.TmpfsXattr = unix.Setxattr("/tmp", "user.try", nil, 0) == nil && unix.Removexattr("/tmp", "user.try") == nil
 	f.Overlay = slices.Contains(strings.Fields(read("/proc/filesystems")), "overlay")
 	try := func(kind string) bool {
 		c := exec.Command("/proc/self/exe", "try", kind)

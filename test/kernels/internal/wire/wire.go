@@ -63,6 +63,7 @@ type Facts struct {
 	MountNS       bool     // ... with a mount namespace, and mount a tmpfs in it
 	NetNS         bool     // ... with a network namespace
 	PidNS         bool     // ... with a pid namespace
+	TmpfsXattr    bool     // files on tmpfs take attributes of users
 	Overlay       bool     // overlay is among /proc/filesystems
 	ModuleErrors  []string // modules that did not load
 	SetupProblems []string // mounts and the like that failed: the guest goes on, the test says so
