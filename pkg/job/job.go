@@ -121,10 +121,10 @@ func (h Here) resident(pid int) int64 {
 		pages[p] = int64(number(f[21]))
 	}
 	var sum int64
-	for todo := []int{pid}; len(todo) > 0; {
-		p := todo[0]
+	for queue := []int{pid}; len(queue) > 0; {
+		p := queue[0]
 		sum += pages[p]
-		todo = append(todo[1:], below[p]...)
+		queue = append(queue[1:], below[p]...)
 		below[p] = nil
 	}
 	return sum * int64(os.Getpagesize())

@@ -141,9 +141,9 @@ func (p *pins) put(ctx context.Context, ref name.Reference, is pin) (v1.Hash, er
 	p.flush.Lock()
 	defer p.flush.Unlock()
 	p.mu.Lock()
-	_, todo := p.fresh[n] // or whoever wrote last wrote it too
+	_, missing := p.fresh[n] // or whoever wrote last wrote it too
 	p.mu.Unlock()
-	if todo {
+	if missing {
 		if err := p.write(ctx); err != nil && (p.o.LockMust || ctx.Err() != nil) {
 			return v1.Hash{}, fmt.Errorf("keeping what %s leads to in the lock file: %w", n, err)
 		}

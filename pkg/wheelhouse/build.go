@@ -216,7 +216,7 @@ func (h *house) fault(class, what, text string, from []string) {
 
 // all fetches what the sets lack.
 func (h *house) all(ctx context.Context, sets []wheel.Set, before *Record) error {
-	var todo []int
+	var waiting []int
 	for i, s := range sets {
 		r := Set{ID: id(s), Python: s.Python, NoDeps: s.NoDeps, From: s.From, Files: []string{}, Requirements: []string{}}
 		for _, q := range s.Requirements {
@@ -231,14 +231,14 @@ func (h *house) all(ctx context.Context, sets []wheel.Set, before *Record) error
 		}
 		h.r.Sets = append(h.r.Sets, r)
 		if !r.Complete {
-			todo = append(todo, i)
+			waiting = append(waiting, i)
 		}
 	}
-	if len(todo) == 0 {
+	if len(waiting) == 0 {
 		return nil
 	}
 	if h.o.Offline {
-		for _, i := range todo {
+		for _, i := range waiting {
 			h.fault(Offline, strings.Join(h.r.Sets[i].Requirements, " "), "not all of it is there, and nothing is fetched", h.r.Sets[i].From)
 		}
 		return nil
@@ -247,7 +247,7 @@ func (h *house) all(ctx context.Context, sets []wheel.Set, before *Record) error
 	if err != nil {
 		return err
 	}
-	for _, i := range todo {
+	for _, i := range waiting {
 		for _, u := range append([]string{sets[i].Index}, slices.Concat(sets[i].ExtraIndexes, sets[i].FindLinks)...) {
 			note := "asked as tasks say: " + withoutUser(u)
 			if u != "" && !slices.Contains(h.r.Notes, note) {
@@ -261,8 +261,8 @@ func (h *house) all(ctx context.Context, sets []wheel.Set, before *Record) error
 			return fmt.Errorf("making the wheelhouse: %w", err)
 		}
 	}
-	for n, i := range todo {
-		h.o.Log.Info("fetching", "set", n+1, "of", len(todo), "requirements", strings.Join(h.r.Sets[i].Requirements, " "), "python", h.r.Sets[i].Python)
+	for n, i := range waiting {
+		h.o.Log.Info("fetching", "set", n+1, "of", len(waiting), "requirements", strings.Join(h.r.Sets[i].Requirements, " "), "python", h.r.Sets[i].Python)
 		if err := h.set(ctx, sets[i], &h.r.Sets[i]); err != nil {
 			return err
 		}
