@@ -41,6 +41,9 @@ func (b *Builder) Preflight(ctx context.Context, run bool) error {
 		}
 	}
 	at := func(sub string) string { return filepath.Join(work, sub) }
+	if err := unix.Setxattr(log.Name(), "user.try", nil, 0); err != nil { // where owners are noted, also those of COPY
+		return &ScratchError{filepath.Dir(b.scratch.dir), fmt.Sprintf("cannot keep user attributes of files (xattr(7)): %v", err)}
+	}
 	s := step.Spec{Lower: []string{at("lower")}, Upper: at("fs"), Dir: at("work")}
 	if !run {
 		s.Workdir = &step.Workdir{Path: "/made"}
@@ -65,7 +68,7 @@ type ScratchError struct {
 }
 
 func (e *ScratchError) Error() string {
-	return fmt.Sprintf("the file system of the scratch folder %s cannot hold what a build needs: a command %s", e.Dir, e.Said)
+	return fmt.Sprintf("the file system of the scratch folder %s is none to build on: it %s", e.Dir, e.Said)
 }
 
 // InMemory says whether the scratch folder takes the node's memory: it is on

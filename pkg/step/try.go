@@ -45,9 +45,6 @@ func tryMain() int {
 		what string
 		do   func() error
 	}{
-		{"keep user attributes of files (xattr(7))", func() error {
-			return errors.Join(os.WriteFile("noted", nil, 0o644), unix.Setxattr("noted", "user.try", nil, 0))
-		}},
 		{"replace a folder of a layer below", func() error {
 			if err := errors.Join(os.RemoveAll("a"), os.Mkdir("a", 0o755)); err != nil {
 				return err
