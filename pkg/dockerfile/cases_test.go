@@ -23,6 +23,7 @@ var atRun = strings.Fields(`
 	add-broken add-over-file add-scratch add-through-absolute-link-out add-through-existing-link-out add-through-link-out
 	chown-no-passwd copy-file-over-folder copy-folder-over-file copy-folder-over-file-inside copy-folder-over-link
 	copy-link-over-folder copy-parent-is-file from-stage-dangling from-stage-missing mount-secret-required mount-ssh-required
+	add-old-sparse copy-folder-over-inner-link heredoc-line mount-below-file onbuild-fails-line run-exit-126
 	onbuild-fails row16-shell-pipefail row20-heredoc-shebang-fails row49-user-unknown row64-volume-absent run-exec-not-found run-fails
 	add-url-checksum-wrong add-url-missing heredoc-copy-name-path run-no-shell run-not-found run-signal user-no-passwd-name user-root-unknown-name user-unknown-group workdir-below-file workdir-file
 	tree-add-tar-folder-over-file tree-add-tar-link-absolute tree-add-tar-link-out tree-add-tar-to-file tree-below-file tree-dest-link-circle

@@ -254,8 +254,8 @@ func (c command) add(p parsed) {
 	}
 	s := p.set
 	s.From = []string{c.where}
-	for name, into := range map[string]*[]string{"PIP_EXTRA_INDEX_URL": &s.ExtraIndexes, "UV_EXTRA_INDEX_URL": &s.ExtraIndexes, "UV_INDEX": &s.ExtraIndexes} {
-		*into = append(*into, strings.Fields(c.env[name])...)
+	for _, name := range []string{"PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX"} {
+		s.ExtraIndexes = append(s.ExtraIndexes, strings.Fields(c.env[name])...)
 	}
 	for _, name := range []string{"PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"} {
 		if s.Index == "" {

@@ -32,9 +32,9 @@ func lines(sets []wheel.Set) []string {
 		for _, r := range s.Constraints {
 			b.WriteString("(" + r.String() + ") ")
 		}
-		for name, v := range map[string]string{"python": s.Python, "index": s.Index} {
-			if v != "" {
-				b.WriteString(name + ":" + v + " ")
+		for _, v := range [][2]string{{"python", s.Python}, {"index", s.Index}} {
+			if v[1] != "" {
+				b.WriteString(v[0] + ":" + v[1] + " ")
 			}
 		}
 		if s.NoDeps {
