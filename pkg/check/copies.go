@@ -80,7 +80,7 @@ func (r *Report) copies(t tree, tasks []Task) {
 	for _, what := range slices.Sorted(maps.Keys(found)) {
 		paths, s := found[what], first[what]
 		r.add("copy", Warning, paths, fmt.Sprintf("add it to .dockerignore, or COPY less; files under %d bytes do not count", smallest),
-			"%d files of the image are in the %s of its tasks, where an agent can read them: /%s is %s of %s", len(paths), what, paths[0], filepath.Join(what, s.name), s.task)
+			"%s in the %s of its tasks, where an agent can read them: /%s is %s of %s", filesAre(len(paths)), what, paths[0], filepath.Join(what, s.name), s.task)
 	}
 }
 
@@ -123,4 +123,11 @@ func hashes(dir string, visit func(name, sum string, size int64)) error {
 		visit(rel, sum, info.Size())
 		return err
 	})
+}
+
+func filesAre(n int) string {
+	if n == 1 {
+		return "1 file of the image is"
+	}
+	return fmt.Sprintf("%d files of the image are", n)
 }

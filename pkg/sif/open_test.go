@@ -274,3 +274,47 @@ func FuzzOpen(f *testing.F) {
 		})
 	})
 }
+
+// Files with holes, wherever those are, are read whole.
+func TestEntry_Holes(t *testing.T) {
+	needPacker(t)
+	const block = 128 << 10 // of mksquashfs
+	text := strings.Repeat("content", block/7+1)[:block]
+	hole := strings.Repeat("\x00", block)
+	files := map[string]string{
+		"empty": "", "hole": hole, "holes": hole + hole + hole, "short": hole[:100], "hole and a bit": hole + hole[:7],
+		"last": text + hole, "last but for a bit": text + hole + "x", "first": hole + text, "middle": text + hole + text[:9],
+		"two": text + hole + hole, "ends in zeros": text + text[:10] + hole[10:],
+	}
+	dir := t.TempDir()
+	squashfs := packed(t, dir, files)
+	image := filepath.Join(dir, "holes.sif")
+	if err := Write(image, squashfs, Meta{Arch: "amd64"}); err != nil {
+		t.Fatal(err)
+	}
+	img, err := Open(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer img.Close()
+	seen := 0
+	err = img.Walk(func(e Entry) error {
+		want, ok := files[e.Path]
+		if !ok {
+			return nil
+		}
+		seen++
+		r, err := e.Open()
+		if err != nil {
+			return err
+		}
+		got, err := io.ReadAll(r)
+		if err != nil || string(got) != want {
+			t.Errorf("%s: %d bytes, %v, want %d", e.Path, len(got), err, len(want))
+		}
+		return nil
+	})
+	if err != nil || seen != len(files) {
+		t.Errorf("%d files, %v", seen, err)
+	}
+}

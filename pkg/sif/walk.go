@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"strings"
 	"time"
 
@@ -37,8 +38,33 @@ func (e Entry) Open() (io.Reader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s: %w", e.img.Path, e.Path, err)
 	}
+	if last := e.lastHole(); last > 0 {
+		r = io.MultiReader(r, io.LimitReader(zeros{}, last))
+	}
 	return &content{io.LimitReader(r, e.Size), e, 0}, nil
 }
+
+// lastHole is how many bytes of zeros the library (sylabs/squashfs 1.0.6) leaves
+// out at the end of a file: a last block that is a hole, if it is a whole one.
+func (e Entry) lastHole() int64 {
+	var sizes []uint32
+	var fragment uint32
+	switch data := e.base.Inode.Data.(type) {
+	case inode.File:
+		sizes, fragment = data.BlockSizes, data.FragInd
+	case inode.EFile:
+		sizes, fragment = data.BlockSizes, data.FragInd
+	}
+	block := int64(e.img.root.Low.Superblock.BlockSize)
+	if n := len(sizes); n == 0 || sizes[n-1]&^(1<<24) != 0 || fragment != math.MaxUint32 || e.Size%block != 0 {
+		return 0
+	}
+	return block
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 // content reads a file and notices that it ends too early.
 type content struct {
