@@ -175,7 +175,7 @@ func buildCommand(c *urfave.Context) error {
 		fmt.Fprintf(os.Stderr, "sifbuild: the scratch folder %s is in memory, and so is what is built there: --scratch DIR on a disk of this node\n", o.Scratch)
 	}
 	if work && loginNode() {
-		fmt.Fprintln(os.Stderr, "sifbuild: this is heavy work, and not in a job of Slurm\nhint: sbatch examples/build.sbatch does it in one")
+		fmt.Fprintln(os.Stderr, "sifbuild: this is heavy work, and not in a job of Slurm\nhint: in a job: sbatch examples/build.sbatch TASKS, with the same flags")
 	}
 	out := recorder{gone: gone, enc: json.NewEncoder(c.App.Writer), print: c.Bool("json") || !cli.IsTerminal(c.App.Writer)}
 	out.enc.SetEscapeHTML(false)

@@ -32,7 +32,7 @@ func gcCmd() *urfave.Command {
 			"builds left half done goes when it is a week old.\n\n" +
 			"Exit codes: 0 done, 2 wrong flags or not a cache, 3 not all could be removed.",
 		Flags: []urfave.Flag{
-			&urfave.StringFlag{Name: "cache", Usage: "the cache, `DIR`", EnvVars: []string{"SIF_CACHE"}},
+			&urfave.StringFlag{Name: "cache", Usage: "the cache, `DIR`; or the variable SIF_CACHE", EnvVars: []string{"SIF_CACHE"}},
 			&urfave.DurationFlag{Name: "unused", Usage: "only what was not used for `TIME`, such as 720h", DefaultText: "any time"},
 			&urfave.StringFlag{Name: "keep", Usage: "let `SIZE` stay, the last used first: 200G, 500M"},
 			&urfave.BoolFlag{Name: "dry-run", Usage: "remove nothing, say what would go"},

@@ -85,7 +85,7 @@ func planCommand(c *urfave.Context) error {
 	for _, r := range records {
 		if r.Error != "" {
 			failed++
-			fmt.Fprintf(os.Stderr, "sifbuild: %s\n", cli.Printable(r.Error))
+			fmt.Fprintf(os.Stderr, "sifbuild: %s: no plan: %s\n", cli.Printable(r.Tasks[0]), cli.Printable(r.Error))
 			if r.Hint != "" {
 				fmt.Fprintf(os.Stderr, "hint: %s\n", cli.Printable(r.Hint))
 			}

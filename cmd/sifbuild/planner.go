@@ -29,7 +29,7 @@ import (
 // planFlags are those that decide what a Dockerfile means.
 func planFlags() []urfave.Flag {
 	return append([]urfave.Flag{
-		&urfave.StringFlag{Name: "cache", Usage: "images, steps and bases are kept in `DIR`, which nodes may share", EnvVars: []string{"SIF_CACHE"}},
+		&urfave.StringFlag{Name: "cache", Usage: "images, steps and bases are kept in `DIR`, which nodes may share; or the variable SIF_CACHE", EnvVars: []string{"SIF_CACHE"}},
 		&urfave.StringSliceFlag{Name: "base", Usage: "`NAME=PATH`: the image NAME is this root folder, OCI layout, image archive or SIF"},
 		&urfave.StringSliceFlag{Name: "context-add", Usage: "`NAME=DIR`: one more folder, for COPY --from=NAME"},
 		&urfave.StringSliceFlag{Name: "build-arg", Usage: "`NAME=VALUE` for ARG NAME"},

@@ -17,8 +17,8 @@ import (
 )
 
 // progress shows what is being built: on a terminal a bar for each build and
-// one for all, elsewhere a line for each image that is done. What was there
-// before is not worth a line.
+// one for all, elsewhere a line for each image that is done, or fails and is tried again.
+// What was there before is not worth a line.
 type progress struct {
 	w        *os.File
 	terminal bool
@@ -95,6 +95,9 @@ func (p *progress) event(e build.Event) {
 	}
 	r.Event = e
 	p.running[e.Image] = r
+	if e.Again && !p.terminal {
+		fmt.Fprintf(p.w, "sifbuild: %s: %s\n", cli.Printable(p.names[e.Image]), cli.Printable(e.Text))
+	}
 }
 
 func (p *progress) done(w build.Want, r *build.Report) {

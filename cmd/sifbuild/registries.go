@@ -15,7 +15,7 @@ import (
 // registryFlags are about where images of registries come from.
 func registryFlags() []urfave.Flag {
 	return []urfave.Flag{
-		&urfave.StringSliceFlag{Name: "mirror", Usage: "`REGISTRY=HOST/PREFIX`: ask there first; several are asked in order, the registry last", EnvVars: []string{"SIF_MIRROR"}},
+		&urfave.StringSliceFlag{Name: "mirror", Usage: "`REGISTRY=HOST/PREFIX`: ask there first; several are asked in order, the registry last; or a list with commas in the variable SIF_MIRROR", EnvVars: []string{"SIF_MIRROR"}},
 		&urfave.StringSliceFlag{Name: "registry-limit", Usage: "`REGISTRY=N/TIME`: at most N pulls in TIME, such as docker.io=80/6h"},
 		&urfave.StringFlag{Name: "lock", Usage: "what tags lead to is kept in `FILE` (default: lock.json in the cache), and not asked again"},
 		&urfave.BoolFlag{Name: "update-lock", Usage: "ask again what the tags in use lead to"},

@@ -163,7 +163,11 @@ func houseSummary(w *os.File, r *wheelhouse.Record) {
 		fmt.Fprintf(w, "sifbuild: %s\n", cli.Printable(text))
 	}
 	for _, u := range r.Unread {
-		fmt.Fprintf(w, "sifbuild: unread: %s: %s: %s\n", cli.Printable(u.Where), cli.Printable(u.Text), cli.Printable(u.Reason))
+		said := u.Reason
+		if u.Text != "" { // a task that cannot be read has no line
+			said = u.Text + ": " + said
+		}
+		fmt.Fprintf(w, "sifbuild: unread: %s: %s\n", cli.Printable(u.Where), cli.Printable(said))
 	}
 	for _, note := range r.Notes {
 		fmt.Fprintf(w, "sifbuild: note: %s\n", cli.Printable(note))
@@ -176,7 +180,7 @@ func houseSummary(w *os.File, r *wheelhouse.Record) {
 	}
 	fmt.Fprintf(w, "%s, %s; %d fetched now; %d of %s complete\n", plural(len(r.Wheels), "wheel"), size(r.Bytes), r.Fetched, complete, plural(len(r.Sets), "set"))
 	if r.Grader != nil {
-		fmt.Fprintf(w, "for graders: uv %s, %s\n", cli.Printable(r.Grader.UV), cli.Printable(strings.Join(r.Grader.Interpreters, ", ")))
+		fmt.Fprintf(w, "for graders: uv %s, %s\n", cli.Printable(cmp.Or(r.Grader.UV, "none")), cli.Printable(cmp.Or(strings.Join(r.Grader.Interpreters, ", "), "no Python")))
 	}
 }
 

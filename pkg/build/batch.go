@@ -76,7 +76,7 @@ func (b *Builder) retried(ctx context.Context, w Want, holding error) *Report {
 			pause = r.rest + rand.N(time.Second)
 		}
 		tries = append(tries, Try{Class: class, Message: r.Fault.Message, Seconds: r.Seconds, Pause: pause.Seconds()})
-		b.o.Progress(Event{Image: w.Key, Text: "failed (" + class + "), and is tried again in " + pause.Round(time.Second).String()})
+		b.o.Progress(Event{Image: w.Key, Text: "failed (" + class + "), and is tried again in " + pause.Round(time.Second).String(), Again: !registry.Limited(err)})
 		_ = b.jobs.without(func() error {
 			select {
 			case <-time.After(pause):

@@ -68,6 +68,7 @@ type Event struct {
 	Step  int    // from 1; 0 before the first
 	Of    int
 	Text  string // what is being done
+	Again bool   // it failed and is tried again, which counts against Options.Retries
 }
 
 // Builder builds images; Close removes what it has on this node.

@@ -20,6 +20,10 @@ func (h Here) End(ctx context.Context) (time.Time, error) {
 	if id == "" {
 		return time.Time{}, nil
 	}
+	// The id of one element of an array stands for the whole array.
+	if array, task := h.Getenv("SLURM_ARRAY_JOB_ID"), h.Getenv("SLURM_ARRAY_TASK_ID"); array != "" && task != "" {
+		id = array + "_" + task
+	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "squeue", "-h", "-j", id, "-o", "%L").Output()

@@ -110,7 +110,7 @@ func TestCPUs(t *testing.T) {
 
 func TestEnd(t *testing.T) {
 	bin := t.TempDir()
-	for name, says := range map[string]string{"1": "1-02:03:04", "2": "UNLIMITED", "3": "oops", "4": "exit 1"} {
+	for name, says := range map[string]string{"1": "1-02:03:04", "2": "UNLIMITED", "3": "oops", "4": "exit 1", "5_2": "1:00:00"} {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte(says), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -129,6 +129,7 @@ func TestEnd(t *testing.T) {
 		{name: "no job"},
 		{name: "Slurm's variable", env: map[string]string{"SLURM_JOB_END_TIME": strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10), "SLURM_JOB_ID": "4"}, left: time.Hour},
 		{name: "squeue", env: map[string]string{"SLURM_JOB_ID": "1"}, left: 26*time.Hour + 3*time.Minute + 4*time.Second},
+		{name: "one of an array", env: map[string]string{"SLURM_JOB_ID": "5", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}, left: time.Hour},
 		{name: "no end", env: map[string]string{"SLURM_JOB_ID": "2"}},
 		{name: "an odd answer", env: map[string]string{"SLURM_JOB_ID": "3"}, err: true},
 		{name: "no answer", env: map[string]string{"SLURM_JOB_ID": "4"}, err: true},

@@ -166,8 +166,8 @@ func TestMirrors(t *testing.T) {
 		{name: "the first lacks a layer", ref: ref, one: registrytest.First(9, "GET blobs", all(404)), want: want, counts: [3]string{"HEAD 1, manifests 1, blobs 2", "HEAD 0, manifests 0, blobs 2", nothing}, from: []int{0, 1}},
 		{name: "both are broken", ref: ref, one: all(502), two: all(503), want: want, counts: [3]string{"", "", whole}, from: []int{2}},
 		{name: "a mirror that is behind", ref: tag(t, ref.Context().Name()+":stale"), want: stale, counts: [3]string{whole, nothing, nothing}, from: []int{0}},
-		{name: "nobody has it", ref: ref, one: all(404), two: all(502), origin: all(404), err: "the registry " + origin.Host + " has no such image or tag: check the name in the Dockerfile; its mirror " + one.Host + ": has no such image"},
-		{name: "only the registry has a word of when", ref: ref, one: all(404), two: all(404), origin: all(429, "Retry-After", "90"), err: "the registry " + origin.Host + " takes no more requests for now; its mirror " + one.Host + ": has no such"},
+		{name: "nobody has it", ref: ref, one: all(404), two: all(502), origin: all(404), err: "the registry " + origin.Host + " has no such image or tag: check the name in the Dockerfile; its mirror " + one.Host + "/hub/" + ref.Context().RepositoryStr() + ": has no such image"},
+		{name: "only the registry has a word of when", ref: ref, one: all(404), two: all(404), origin: all(429, "Retry-After", "90"), err: "the registry " + origin.Host + " takes no more requests for now; its mirror " + one.Host + "/hub/" + ref.Context().RepositoryStr() + ": has no such"},
 		{name: "all are broken", ref: ref, one: all(500), two: all(500), origin: all(500), err: "the registry " + origin.Host + " cannot be asked, the last time because of: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -41,7 +41,7 @@ func (c *Client) verdict(all []source, failed []error) error {
 			note = strings.TrimPrefix(refusal("", err, "").Error(), "the registry  ")
 		}
 		if i < len(all)-1 {
-			notes = append(notes, "its mirror "+show(s.reg)+": "+note)
+			notes = append(notes, "its mirror "+show(s.reg)+"/"+s.repo.RepositoryStr()+": "+note)
 		}
 	}
 	mirrors := ""
