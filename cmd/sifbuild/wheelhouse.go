@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"runtime"
 	"slices"
@@ -106,7 +105,7 @@ func wheelhouseCommand(c *urfave.Context) error {
 	if !c.Args().Present() && len(o.Sets)+len(o.Unread) == 0 && !o.Grader {
 		return cli.Usagef("name tasks, --requirements FILE, --wheels LIST or --grader", "nothing says which wheels are wanted")
 	}
-	o.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{ReplaceAttr: plainLog}))
+	o.Say = func(text string) { fmt.Fprintf(os.Stderr, "sifbuild: %s\n", cli.Printable(text)) }
 	r, err := wheelhouse.Build(ctx, o)
 	switch {
 	case errors.Is(err, wheelhouse.ErrNoPip):
@@ -128,14 +127,6 @@ func wheelhouseCommand(c *urfave.Context) error {
 		return cli.Exit(cli.Unknown)
 	}
 	return nil
-}
-
-// plainLog leaves a line of progress what a person reads.
-func plainLog(_ []string, a slog.Attr) slog.Attr {
-	if a.Key == slog.TimeKey || a.Key == slog.LevelKey {
-		return slog.Attr{}
-	}
-	return a
 }
 
 func wheelTarget(c *urfave.Context) (wheel.Target, error) {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -29,7 +28,7 @@ type Options struct {
 	// Interpreters are folders or archives of a Python for graders, built to be
 	// moved (python-build-standalone); without one for a version, uv fetches it.
 	Interpreters []string
-	Log          *slog.Logger // what is being done; nil discards
+	Say          func(text string) // what a person who waits wants to know, a line; nil discards
 }
 
 const (
@@ -53,8 +52,8 @@ type house struct {
 // the rest is there. The record is there with an error, too, if anything was
 // done.
 func Build(ctx context.Context, o Options) (*Record, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
+	if o.Say == nil {
+		o.Say = func(string) {}
 	}
 	var err error
 	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
@@ -262,7 +261,7 @@ func (h *house) all(ctx context.Context, sets []wheel.Set, before *Record) error
 		}
 	}
 	for n, i := range waiting {
-		h.o.Log.Info("fetching", "set", n+1, "of", len(waiting), "requirements", strings.Join(h.r.Sets[i].Requirements, " "), "python", h.r.Sets[i].Python)
+		h.o.Say(fmt.Sprintf("%d/%d: for Python %s: %s", n+1, len(waiting), h.r.Sets[i].Python, strings.Join(h.r.Sets[i].Requirements, " ")))
 		if err := h.set(ctx, sets[i], &h.r.Sets[i]); err != nil {
 			return err
 		}

@@ -217,7 +217,7 @@ func (h *house) keyOf(version string) string {
 // (UV_PYTHON_INSTALL_MIRROR).
 func (h *house) fetchInterpreter(ctx context.Context, python string) (string, error) {
 	const hint = "; name a folder or an archive of one with --interpreter PATH"
-	h.o.Log.Info("fetching", "interpreter", python)
+	h.o.Say("an interpreter: Python " + python)
 	into := filepath.Join(h.stage, ".python")
 	want := h.keyOf(python)
 	cmd := exec.CommandContext(ctx, filepath.Join(h.o.Dir, "bin", "uv"), "--no-config", "python", "install", "--no-bin", "--install-dir", into, want)

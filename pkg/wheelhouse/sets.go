@@ -108,7 +108,7 @@ func (h *house) take(file string, t wheel.Target, r *Set) error {
 		for _, text := range w.Odd {
 			h.r.Notes = append(h.r.Notes, fmt.Sprintf("%s requires %q, which is no version of an index: it is left to pip", file, text))
 		}
-		h.o.Log.Info("fetched", "wheel", file)
+		h.o.Say("fetched " + file)
 	}
 	if !slices.Contains(r.Files, file) {
 		r.Files = append(r.Files, file)
