@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
@@ -49,8 +50,50 @@ func (r *result) skip(where, text, format string, a ...any) {
 // read is worth a word.
 var mention = regexp.MustCompile(`(?i)\b(pip3?(\.\d+)?|uvx?|pipx|poetry|pipenv|easy_install)\b`)
 
-// deepest is how far a script may hold another: sh -c "sh -c ...".
-const deepest = 5
+// Limits for what nobody wrote for a shell to run.
+const (
+	// deepest is how far a script may hold another: sh -c "sh -c ...".
+	deepest = 5
+	// scriptMax is how long a script may be, in bytes. The parser calls itself for
+	// each "(" that is open, with up to 4 KB of stack, and a Go program whose stack
+	// has grown to 1 GB ends, whatever recovers.
+	scriptMax = 128 << 10
+	// nestMax is how deep its tree may be.
+	nestMax = 1000
+	// expandMax is how many bytes may come of all the variables of a script:
+	// a=$b$b; b=$c$c; ... doubles with each.
+	expandMax = 16 << 20
+)
+
+// parsing is held by whoever parses: see scriptMax.
+var parsing sync.Mutex
+
+// parse reads a script of at most scriptMax bytes.
+func parse(text string) (*syntax.File, error) {
+	if len(text) > scriptMax {
+		return nil, fmt.Errorf("it is longer than %d KiB", scriptMax>>10)
+	}
+	parsing.Lock()
+	defer parsing.Unlock()
+	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "")
+	if err != nil {
+		return nil, err
+	}
+	depth, most := 0, 0
+	syntax.Walk(file, func(n syntax.Node) bool {
+		if n == nil { // all of a node has been seen
+			depth--
+			return true
+		}
+		depth++
+		most = max(most, depth)
+		return true
+	})
+	if most > nestMax {
+		return nil, errors.New("its commands are nested too deep")
+	}
+	return file, nil
+}
 
 func (s script) read(r *result, text string, depth int) {
 	if !mention.MatchString(text) {
@@ -61,7 +104,7 @@ func (s script) read(r *result, text string, depth int) {
 		r.skip(where, text, "scripts within scripts are not followed further")
 		return
 	}
-	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "")
+	file, err := parse(text)
 	if err != nil {
 		r.skip(where, text, "it is no shell script that can be read: %v", err)
 		return
@@ -85,6 +128,7 @@ type walker struct {
 	depth int
 	vars  map[string]string // that have one known value throughout
 	moves []move            // its cd commands
+	spent int               // of expandMax
 }
 
 type move struct {
@@ -140,8 +184,8 @@ func (w *walker) variables(file *syntax.File) {
 			w.vars[name] = v
 		}
 	}
-	// A value may be made of others: as often as it takes.
-	for range len(values) {
+	// A value may be made of others, and those of others.
+	for range min(len(values), 20) {
 		known := len(w.vars)
 		for name, list := range values {
 			if _, done := w.vars[name]; done || len(list) != 1 || list[0] == nil {
@@ -193,6 +237,7 @@ func (w *walker) place(at uint) string {
 // config expands words with what is known and nothing else.
 func (w *walker) config(word *syntax.Word) (*expand.Config, error) {
 	var bad error
+	cost := 0
 	syntax.Walk(word, func(n syntax.Node) bool {
 		switch n := n.(type) {
 		case *syntax.Lit:
@@ -207,6 +252,8 @@ func (w *walker) config(word *syntax.Word) (*expand.Config, error) {
 				bad = fmt.Errorf("it depends on $%s, which is not known before it runs", n.Param.Value)
 			} else if n.Exp != nil && (n.Exp.Op == syntax.AssignUnset || n.Exp.Op == syntax.AssignUnsetOrNull) || n.Excl || n.Index != nil {
 				bad = errors.New("it depends on an expansion that cannot be followed")
+			} else if cost += len(w.vars[n.Param.Value]); n.Repl != nil && len(w.vars[n.Param.Value]) > 1<<10 {
+				bad = errors.New("it changes a long text")
 			}
 		case *syntax.CmdSubst, *syntax.ProcSubst:
 			bad = errors.New("it depends on the output of a command")
@@ -215,6 +262,9 @@ func (w *walker) config(word *syntax.Word) (*expand.Config, error) {
 		}
 		return bad == nil
 	})
+	if w.spent += cost; bad == nil && cost > 0 && w.spent > expandMax {
+		bad = errors.New("it depends on variables that grow too long")
+	}
 	if bad != nil {
 		return nil, bad
 	}

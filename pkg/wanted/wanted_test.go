@@ -191,3 +191,32 @@ func FuzzScript(f *testing.F) {
 		}
 	})
 }
+
+// A script that is made to end whoever reads it (the parser's stack, variables
+// that double) is listed as one that cannot be read.
+func TestScript_Bombs(t *testing.T) {
+	var grow strings.Builder
+	grow.WriteString("a0=" + strings.Repeat("x", 1<<10) + "\n")
+	for i := range 40 {
+		fmt.Fprintf(&grow, "a%d=$a%d$a%[2]d\n", i+1, i)
+	}
+	for name, text := range map[string]string{
+		"open":     strings.Repeat("$(", 1<<20),
+		"long":     strings.Repeat("(", scriptMax) + "pip",
+		"deep":     strings.Repeat("(", scriptMax-10) + "pip",
+		"closed":   strings.Repeat("{ ", nestMax) + "pip install x;" + strings.Repeat("}; ", nestMax),
+		"chain":    strings.Repeat("pip && ", 10*nestMax) + "pip install x",
+		"variable": grow.String() + "pip install $a40",
+	} {
+		r := &result{}
+		script{name: "x", line: 1, cwd: "/", env: map[string]string{}}.read(r, text+"\n# pip", 0)
+		if len(r.sets) != 0 || len(r.unread) != 1 {
+			t.Errorf("%s: %d sets, unread %+v", name, len(r.sets), r.unread)
+		}
+	}
+	r := &result{}
+	script{name: "x", line: 1, cwd: "/", env: map[string]string{}}.read(r, strings.Repeat("( ", 50)+"a=x; pip install $a"+strings.Repeat(")", 50), 0)
+	if len(r.sets) != 1 || len(r.unread) != 0 {
+		t.Errorf("a script that can be read: %+v", r)
+	}
+}
