@@ -112,6 +112,8 @@ func wheelhouseCommand(c *urfave.Context) error {
 		return cli.Usagef("install it (Debian: python3-pip), or uv", "%w: neither python3 -m pip nor uvx pip runs", err)
 	case errors.Is(err, wheelhouse.ErrTarget):
 		return cli.Usagef("one folder is for one machine and C library: name another with --out", "%w", err)
+	case errors.Is(err, wheelhouse.ErrForeign):
+		return cli.Usagef("name a new folder with --out", "%w", err)
 	case ctx.Err() != nil:
 		return &cli.Error{Code: cli.Unknown, Err: errors.New("stopped; what is there is whole, and the same command goes on from it")}
 	case err != nil:

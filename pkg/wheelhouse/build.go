@@ -59,6 +59,9 @@ func Build(ctx context.Context, o Options) (*Record, error) {
 	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
 		return nil, err
 	}
+	if err := foreign(o.Dir); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(filepath.Join(o.Dir, wheelsName), 0o777); err != nil {
 		return nil, fmt.Errorf("making the wheelhouse: %w", err)
 	}

@@ -7,12 +7,14 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"fence/pkg/wheel"
 )
@@ -107,6 +109,45 @@ func TestBuild_ByHand(t *testing.T) {
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") {
 			t.Errorf("left: %s", e.Name())
+		}
+	}
+}
+
+// A folder of something else is left as it is; what a run that was killed before
+// it had a record has left is taken up.
+func TestBuild_Foreign(t *testing.T) {
+	for _, c := range []struct {
+		files   []string
+		foreign bool
+	}{
+		{[]string{"main.py", "simple/page/x", "locks/mine", ".cache/x", "requirements.lock"}, true},
+		{[]string{".bashrc", ".cache/x"}, true},
+		{[]string{"wheels/.x", ".stage-1/x", ".cache/x", ".lock"}, false},
+		{[]string{"wheelhouse.json", "notes.txt"}, false},
+	} {
+		dir := t.TempDir()
+		for _, f := range c.files {
+			text := ""
+			if f == "wheelhouse.json" {
+				text = `{"schema":"` + Schema + `","target":{"arch":"x86_64","libc":"glibc 2.31"}}`
+			}
+			if err := put(filepath.Join(dir, f), func(w io.Writer) error { _, err := io.WriteString(w, text); return err }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if slices.Contains(c.files, ".lock") {
+			if err := os.Chtimes(filepath.Join(dir, ".lock"), time.Time{}, time.Now().Add(-time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := Build(context.Background(), options(dir))
+		if errors.Is(err, ErrForeign) != c.foreign || !c.foreign && err != nil {
+			t.Errorf("%q: %v", c.files, err)
+		}
+		for _, f := range c.files {
+			if _, err := os.Stat(filepath.Join(dir, f)); c.foreign && err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }

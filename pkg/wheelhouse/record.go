@@ -25,6 +25,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"fence/pkg/internal/atomicfile"
 	"fence/pkg/internal/readfile"
@@ -103,7 +104,39 @@ const (
 // ErrTarget says that the folder is for another target.
 var ErrTarget = errors.New("another target")
 
+// ErrForeign says that the folder is one of something else.
+var ErrForeign = errors.New("a folder of something else")
+
 const recordName = "wheelhouse.json"
+
+// own are the names in a wheelhouse, beside its record and what begins with a dot.
+var own = []string{wheelsName, "rejected", "simple", "locks", "requirements.lock", "bin", "python", "grader.env"}
+
+// foreign is an error for a folder that has no record, and files that no wheelhouse
+// has: some of its own would be replaced and removed.
+func foreign(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading the wheelhouse: %w", err)
+	}
+	var other string
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case name == recordName:
+			return nil // which load reads
+		case slices.Contains(own, name), name == cacheName, strings.HasPrefix(name, lockName), strings.HasPrefix(name, stageName):
+		default:
+			other = name
+		}
+	}
+	if other != "" {
+		return fmt.Errorf("%w: %s has %q and no %s", ErrForeign, dir, other, recordName)
+	}
+	return nil
+}
 
 // load reads what an earlier run has left; nothing is no error.
 func load(dir string, t Target) (*Record, error) {
