@@ -42,7 +42,10 @@ const (
 type house struct {
 	o       Options
 	r       *Record
-	pip     *pip
+	argv    []string               // the node's pip
+	pips    map[string]*pip        // by source
+	source  string                 // of the set that is being fetched, see sourceOf
+	pip     *pip                   // that of source
 	stage   string                 // where things are while they are made
 	checked map[string]wheel.Wheel // by file: looked at in this run
 }
@@ -84,10 +87,7 @@ func Build(ctx context.Context, o Options) (*Record, error) {
 	for _, dir := range old {
 		_ = os.RemoveAll(dir)
 	}
-	if h.stage, err = os.MkdirTemp(o.Dir, stageName); err == nil {
-		err = os.Mkdir(filepath.Join(h.stage, ".tmp"), 0o777)
-	}
-	if err != nil {
+	if h.stage, err = os.MkdirTemp(o.Dir, stageName); err != nil {
 		return nil, fmt.Errorf("making the wheelhouse: %w", err)
 	}
 	defer os.RemoveAll(h.stage)
@@ -257,13 +257,15 @@ func (h *house) all(ctx context.Context, sets []wheel.Set, before *Record) error
 			}
 		}
 	}
-	h.pip = newPip(argv, h.o.Dir, h.stage)
-	for _, w := range h.r.Wheels {
-		if err := os.Link(filepath.Join(h.o.Dir, wheelsName, w.File), filepath.Join(h.stage, w.File)); err != nil {
+	h.argv, h.pips = argv, map[string]*pip{}
+	// Those of the node's own index first: what they give has the name.
+	slices.SortStableFunc(waiting, func(a, b int) int {
+		return min(len(sourceOf(sets[a])), 1) - min(len(sourceOf(sets[b])), 1)
+	})
+	for n, i := range waiting {
+		if err := h.use(sourceOf(sets[i])); err != nil {
 			return fmt.Errorf("making the wheelhouse: %w", err)
 		}
-	}
-	for n, i := range waiting {
 		h.o.Say(fmt.Sprintf("%d/%d: for Python %s: %s", n+1, len(waiting), h.r.Sets[i].Python, strings.Join(h.r.Sets[i].Requirements, " ")))
 		if err := h.set(ctx, sets[i], &h.r.Sets[i]); err != nil {
 			return err
@@ -272,6 +274,46 @@ func (h *house) all(ctx context.Context, sets []wheel.Set, before *Record) error
 			return err
 		}
 	}
+	return nil
+}
+
+// sourceOf is where a set is fetched from, as a task says; "" is what the node's
+// pip is configured with.
+func sourceOf(s wheel.Set) string {
+	var all []string
+	for _, u := range append([]string{s.Index}, slices.Concat(s.ExtraIndexes, s.FindLinks)...) {
+		if u != "" {
+			all = append(all, withoutUser(u))
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// use takes the pip for a source, with a folder of its own that has what the
+// source has given before: pip takes the newest of all that it sees, and what a
+// stranger's index gives under the name of a package is for those who asked
+// there.
+func (h *house) use(source string) error {
+	h.source, h.pip = source, h.pips[source]
+	if h.pip != nil {
+		return nil
+	}
+	stage, err := os.MkdirTemp(h.stage, ".source-")
+	if err == nil {
+		err = os.Mkdir(filepath.Join(stage, ".tmp"), 0o777)
+	}
+	if err != nil {
+		return err
+	}
+	for _, w := range h.r.Wheels {
+		if w.Source == source {
+			if err := os.Link(filepath.Join(h.o.Dir, wheelsName, w.File), filepath.Join(stage, w.File)); err != nil {
+				return err
+			}
+		}
+	}
+	h.pip = newPip(h.argv, h.o.Dir, stage)
+	h.pips[source] = h.pip
 	return nil
 }
 

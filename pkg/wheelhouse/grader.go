@@ -180,10 +180,12 @@ func (h *house) programs() error {
 	return nil
 }
 
+// newest is the newest of a project, of those that do not come from an index of
+// some task's: it is run here.
 func (h *house) newest(project string) *Wheel {
 	var best *Wheel
 	for i, w := range h.r.Wheels {
-		if w.Project == project && (best == nil || wheel.CompareVersions(w.Version, best.Version) > 0) {
+		if w.Project == project && w.Source == "" && (best == nil || wheel.CompareVersions(w.Version, best.Version) > 0) {
 			best = &h.r.Wheels[i]
 		}
 	}

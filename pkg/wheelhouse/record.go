@@ -68,6 +68,7 @@ type Wheel struct {
 	Bytes          int64  `json:"bytes"`
 	SHA256         string `json:"sha256"`
 	RequiresPython string `json:"requires_python,omitempty"`
+	Source         string `json:"source,omitempty"` // the addresses that a task named, with a space between; "" is what the node's pip is configured with
 }
 
 // Set is what is installed together.

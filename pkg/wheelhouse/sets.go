@@ -88,8 +88,18 @@ func (h *house) elsewhere(ctx context.Context, s wheel.Set, t wheel.Target, r *S
 
 // take looks at a wheel that pip has put into the stage, and gives it its place.
 func (h *house) take(file string, t wheel.Target, r *Set) error {
-	if h.r.wheel(file) == nil {
-		staged := filepath.Join(h.stage, file)
+	staged, final := filepath.Join(h.pip.stage, file), filepath.Join(h.o.Dir, wheelsName, file)
+	if known := h.r.wheel(file); known != nil && known.Source != h.source {
+		switch same, err := sameBytes(staged, final, known.SHA256); {
+		case err != nil:
+			return fmt.Errorf("looking at %s: %w", file, err)
+		case !same:
+			h.fault(wheel.Corrupt, file, whose(h.source)+" gives other bytes under that name than "+whose(known.Source)+", and there can be one", r.From)
+			return os.Remove(staged)
+		case h.source == "":
+			known.Source = ""
+		}
+	} else if known == nil {
 		w, err := wheel.Check(staged, t)
 		if f, ok := wheel.IsFault(err); ok {
 			h.fault(f.Class, file, f.Text, r.From)
@@ -99,11 +109,13 @@ func (h *house) take(file string, t wheel.Target, r *Set) error {
 			return fmt.Errorf("looking at %s: %w", file, err)
 		}
 		// pip's copy is not on the disk yet, for all we know.
-		if err := settle(staged, filepath.Join(h.o.Dir, wheelsName, file)); err != nil {
+		if err := settle(staged, final); err != nil {
 			return err
 		}
 		h.checked[file] = w
-		h.r.Wheels = append(h.r.Wheels, entry(w))
+		e := entry(w)
+		e.Source = h.source
+		h.r.Wheels = append(h.r.Wheels, e)
 		h.r.Fetched++
 		for _, text := range w.Odd {
 			h.r.Notes = append(h.r.Notes, fmt.Sprintf("%s requires %q, which is no version of an index: it is left to pip", file, text))
@@ -114,6 +126,26 @@ func (h *house) take(file string, t wheel.Target, r *Set) error {
 		r.Files = append(r.Files, file)
 	}
 	return nil
+}
+
+// sameBytes says whether what pip has is what is there, whose digest is known.
+func sameBytes(staged, final, sha256 string) (bool, error) {
+	a, err := os.Stat(staged)
+	if err != nil {
+		return false, err
+	}
+	if b, err := os.Stat(final); err == nil && os.SameFile(a, b) {
+		return true, nil
+	}
+	sum, err := digest(staged)
+	return sum == sha256, err
+}
+
+func whose(source string) string {
+	if source == "" {
+		return "the index of the node's pip"
+	}
+	return source
 }
 
 // settle gives a whole file its name; it keeps the staged one, for pip.

@@ -282,6 +282,44 @@ curl --proto '=https' --tlsv1.2 -fo i.sh https://github.com/astral-sh/uv/release
 curl -sS https://astral.sh/other; echo curl $?
 `
 
+// What a task's own index gives is for those who asked there: it is not run here,
+// and no other set gets it, whatever its version.
+func TestWheelhouse_StrangersIndex(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	marker := p.path("scratch/ran")
+	uv := func(says string) map[string]string {
+		return map[string]string{"uv-1.0.data/scripts/uv": "#!/bin/sh\necho " + says + " >>" + marker + "\n", "uv-99.0.data/scripts/uv": "#!/bin/sh\necho " + says + " >>" + marker + "\n"}
+	}
+	x, _ := packages(t)
+	for _, name := range []string{"pytest", "pytest-json-ctrf", "pytest-timeout", "requests", "numpy"} {
+		x.wheel(t, name, "1.0", "py3-none-any", nil)
+	}
+	x.wheel(t, "uv", "1.0", "py3-none-any", uv("ours"))
+	evil := newIndex(t)
+	evil.wheel(t, "uv", "99.0", "py3-none-any", uv("strangers"))
+	evil.wheel(t, "helper", "99.0", "py3-none-any", nil)
+	twin := evil.wheel(t, "later", "3.0", "py3-none-any", map[string]string{"evil.py": ""})
+	p.task("a", "FROM busybox\nRUN pip install --index-url "+evil.URL+" uv helper later\n")
+	p.task("b", "FROM busybox\nRUN pip install hello-sif\n")
+	env := []string{"PIP_INDEX_URL=" + x.URL, "PIP_RETRIES=0"}
+	for range 2 {
+		r := p.house(3, env, "tasks", "--python", "3.11", "--grader") // no Python comes of this uv
+		if got := faults(r); got[twin] != "corrupt" || got["Python 3.11"] != "interpreter" || len(got) != 2 {
+			t.Errorf("%v", got)
+		}
+		if out, err := os.ReadFile(marker); err != nil || strings.Contains(string(out), "strangers") || r.Grader.UV != "1.0" {
+			t.Errorf("uv %s, what was run: %s, %v", r.Grader.UV, out, err)
+		}
+		for _, s := range r.Sets {
+			strangers := slices.Contains(s.Requirements, "helper")
+			if slices.ContainsFunc(s.Files, func(f string) bool { return strings.Contains(f, "-99.0-") }) != strangers {
+				t.Errorf("%q has %q", s.Requirements, s.Files)
+			}
+		}
+	}
+}
+
 // The wheelhouse of a task set installs without a network, behind the fence,
 // and its graders run there.
 func TestWheelhouse_Installs(t *testing.T) {
