@@ -444,6 +444,72 @@ func TestSlow(t *testing.T) {
 	}
 }
 
+// So is what comes before it: the first word of a registry, its tokens, its
+// errors; whatever stands still, crawls, or has no end.
+func TestSlow_Words(t *testing.T) {
+	reg := registrytest.Serve(t)
+	ref := tag(t, reg.Push("image:1", picture(t, 1)))
+	stuck := func(w http.ResponseWriter, r *http.Request, _ int) bool {
+		if r.Method != http.MethodHead {
+			w.(http.Flusher).Flush()
+		}
+		<-r.Context().Done()
+		return true
+	}
+	endless := func(w http.ResponseWriter, r *http.Request, _ int) bool {
+		for r.Context().Err() == nil {
+			w.Write(make([]byte, 32<<10))
+		}
+		return true
+	}
+	crawling := func(w http.ResponseWriter, r *http.Request, _ int) bool {
+		for r.Context().Err() == nil {
+			w.Write([]byte("x"))
+			w.(http.Flusher).Flush()
+		}
+		return true
+	}
+	challenge := func(w http.ResponseWriter) {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="http://`+reg.Host+`/token"`)
+		w.WriteHeader(401)
+	}
+	for name, c := range map[string]struct {
+		path  string
+		fault registrytest.Fault
+		ok    bool
+	}{
+		"the first word stands still": {"/v2/", stuck, true},
+		"the first word has no end":   {"/v2/", endless, true},
+		"a token stands still":        {"/token", stuck, false},
+		"a token has no end":          {"/token", endless, false},
+		"a manifest crawls":           {"/manifests/sha256:", crawling, false},
+		"a redirect leads to what stuck": {"/manifests/1", func(w http.ResponseWriter, r *http.Request, n int) bool {
+			http.Redirect(w, r, "/stuck", 307)
+			return true
+		}, false},
+	} {
+		reg.Reset(func(w http.ResponseWriter, r *http.Request, n int) bool {
+			switch {
+			case r.URL.Path == "/stuck":
+				return stuck(w, r, n)
+			case !strings.HasSuffix(r.URL.Path, c.path) && !(strings.HasSuffix(c.path, ":") && strings.Contains(r.URL.Path, c.path)):
+				if c.path == "/token" && r.URL.Path == "/v2/" {
+					challenge(w)
+					return true
+				}
+				return false
+			}
+			return c.fault(w, r, n)
+		})
+		cl := client(t, Options{Dir: t.TempDir()})
+		cl.stall = 50 * time.Millisecond
+		_, err := pull(t.Context(), cl, ref)
+		if (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // A registry that knows no HEAD, or answers it without a digest, is asked by GET.
 func TestNoHead(t *testing.T) {
 	reg := registrytest.Serve(t)

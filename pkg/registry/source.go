@@ -47,7 +47,7 @@ func (h *host) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if err = h.c.clock.Sleep(req.Context(), wait); err == nil {
 		var resp *http.Response
-		if resp, err = h.c.wire.RoundTrip(req); err == nil {
+		if resp, err = h.c.exchange(req); err == nil {
 			return h.answer(resp, pull)
 		}
 	}
@@ -176,37 +176,74 @@ func (h *host) send(ctx context.Context, method string, repo name.Repository, ki
 	return resp, nil
 }
 
-// errStalled is the cause of a transfer that was given up.
+// receive makes a request and gives its body to use.
+func (h *host) receive(ctx context.Context, repo name.Repository, kind, what string, use func(io.Reader) error) error {
+	resp, err := h.send(ctx, http.MethodGet, repo, kind, what)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return use(resp.Body)
+}
+
+// errStalled is a transfer that was given up.
 var errStalled = errors.New("nothing came for too long")
 
-// receive makes a request and gives its body to use, and ends both when nothing
-// comes for long.
-func (h *host) receive(ctx context.Context, repo name.Repository, kind, what string, use func(io.Reader) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	t := time.AfterFunc(h.c.stall, func() { cancel(errStalled) })
-	defer t.Stop()
-	resp, err := h.send(ctx, http.MethodGet, repo, kind, what)
-	if err == nil {
-		defer resp.Body.Close()
-		err = use(watched{resp.Body, func() { t.Reset(h.c.stall) }})
+const (
+	// crawl is how many bytes have to come before the time of a transfer begins
+	// anew: one that brings a byte now and then would take for ever.
+	crawl = 16 << 10
+	// wordMax is how long an answer may be, in bytes, that is nothing wanted.
+	wordMax = 1 << 20
+)
+
+// exchange makes a request of any kind, for tokens too, and ends it and its
+// answer when nothing comes for long.
+func (c *Client) exchange(req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(req.Context())
+	t := time.AfterFunc(c.stall, func() { cancel(errStalled) })
+	w := &watched{ctx: ctx, end: func() { t.Stop(); cancel(nil) }, came: func() { t.Reset(c.stall) }}
+	resp, err := c.wire.RoundTrip(req.WithContext(ctx))
+	if err != nil {
+		err = w.why(err)
+		w.end()
+		return nil, err
 	}
-	if err != nil && errors.Is(context.Cause(ctx), errStalled) {
+	w.Reader, w.Closer = resp.Body, resp.Body
+	if resp.StatusCode != http.StatusOK || req.URL.Path == "/v2/" {
+		w.Reader, w.came = io.LimitReader(resp.Body, wordMax), func() {}
+	}
+	resp.Body = w
+	return resp, nil
+}
+
+// watched is the body of an answer; came is called as long as it comes.
+type watched struct {
+	io.Reader
+	io.Closer
+	ctx       context.Context
+	came, end func()
+	n         int
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.Reader.Read(p)
+	if w.n += n; w.n >= crawl {
+		w.n = 0
+		w.came()
+	}
+	return n, w.why(err)
+}
+
+func (w *watched) Close() error {
+	defer w.end()
+	return w.Closer.Close()
+}
+
+// why is what ended a transfer.
+func (w *watched) why(err error) error {
+	if err != nil && err != io.EOF && errors.Is(context.Cause(w.ctx), errStalled) {
 		return errStalled
 	}
 	return err
-}
-
-// watched says when something has been read.
-type watched struct {
-	io.Reader
-	came func()
-}
-
-func (w watched) Read(p []byte) (int, error) {
-	n, err := w.Reader.Read(p)
-	if n > 0 {
-		w.came()
-	}
-	return n, err
 }
