@@ -31,6 +31,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"fence/pkg/internal/readfile"
 )
 
 // Beat is how often an owner renews its file, Stale how long a waiter on another
@@ -164,7 +166,7 @@ func create(path string, me Owner) error {
 
 func read(path string) (Owner, error) {
 	var o Owner
-	data, err := os.ReadFile(path)
+	data, err := readfile.Regular(path, 64<<10)
 	if err == nil {
 		err = json.Unmarshal(data, &o)
 	}
@@ -246,12 +248,14 @@ type state struct {
 // owner died before it was: its time of change is all there is.
 func look(path string) (Owner, state, error) {
 	owner, err := read(path)
+	stat := os.Stat
 	if errors.Is(err, fs.ErrNotExist) {
-		return owner, state{}, err
-	} else if err != nil {
+		stat = os.Lstat // a link that leads nowhere keeps the name from everybody, too
+	}
+	if err != nil {
 		owner = Owner{Node: "an unknown node"}
 	}
-	st, err := os.Stat(path)
+	st, err := stat(path)
 	if err != nil {
 		return owner, state{}, err
 	}
@@ -292,7 +296,7 @@ func (w *watch) dead() (bool, Owner, error) {
 	if s != w.seen || w.since.IsZero() {
 		w.seen, w.since = s, now
 	}
-	if owner.ID != "" && owner.Boot == w.me.Boot && owner.PIDs == w.me.PIDs {
+	if owner.ID != "" && owner.Start != "" && owner.Boot == w.me.Boot && owner.PIDs == w.me.PIDs {
 		return started(owner.PID) != owner.Start, owner, nil
 	}
 	who := owner

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"fence/test/bed"
 )
 
@@ -267,6 +269,40 @@ func TestTry_OddFiles(t *testing.T) {
 		if left, _ := os.ReadDir(filepath.Dir(path)); l != nil && len(left) > 0 {
 			t.Errorf("%s: left: %v", c.name, left)
 		}
+	}
+}
+
+// What nobody can have made as a lock ends a wait like an owner that died: it is
+// no reason to wait for ever.
+func TestWaiter_Strange(t *testing.T) {
+	me, err := self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nameless := me
+	nameless.PID, nameless.Start = 1<<30, ""
+	for name, make := range map[string]func(path string) error{
+		"a link that leads nowhere": func(path string) error { return os.Symlink("nowhere", path) },
+		"a FIFO":                    func(path string) error { return unix.Mkfifo(path, 0o644) },
+		"an owner without a start":  func(path string) error { write(t, path, nameless); return nil },
+	} {
+		path := filepath.Join(t.TempDir(), "lock")
+		if err := make(path); err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		w := newWaiter(path, me)
+		w.lock.now = func() time.Time { return now }
+		if l, _, err := w.try(Beat); l != nil || err != nil {
+			t.Errorf("%s: taken %t at once, %v", name, l != nil, err)
+		}
+		now = now.Add(Stale)
+		l, _, err := w.try(Beat)
+		if l == nil || err != nil {
+			t.Errorf("%s: not taken, %v", name, err)
+			continue
+		}
+		l.Release()
 	}
 }
 
