@@ -2,6 +2,7 @@ package job
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strconv"
@@ -26,8 +27,10 @@ func (h Here) End(ctx context.Context) (time.Time, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "squeue", "-h", "-j", id, "-o", "%L").Output()
-	if err != nil {
+	cmd := exec.CommandContext(ctx, "squeue", "-h", "-j", id, "-o", "%L")
+	cmd.WaitDelay = time.Second // a site's script of that name may leave something that holds its output
+	out, err := cmd.Output()
+	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return time.Time{}, fmt.Errorf("asking squeue when the job %s ends: %w", id, err)
 	}
 	left, err := parseLeft(strings.TrimSpace(string(out)))

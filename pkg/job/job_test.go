@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -110,12 +111,21 @@ func TestCPUs(t *testing.T) {
 
 func TestEnd(t *testing.T) {
 	bin := t.TempDir()
-	for name, says := range map[string]string{"1": "1-02:03:04", "2": "UNLIMITED", "3": "oops", "4": "exit 1", "5_2": "1:00:00"} {
+	for name, says := range map[string]string{"1": "1-02:03:04", "2": "UNLIMITED", "3": "oops", "4": "exit 1", "5_2": "1:00:00", "6": "59:00"} {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte(says), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	script := "#!/bin/sh\n[ \"$*\" = \"-h -j $3 -o %L\" ] || exit 2\nread line < " + bin + "/$3 || :\n[ \"$line\" = 'exit 1' ] && exit 1\necho \"$line\"\n"
+	fifo := filepath.Join(bin, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { // lets the cat go that waits for it
+		if f, err := os.OpenFile(fifo, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil {
+			f.Close()
+		}
+	}()
+	script := "#!/bin/sh\n[ \"$*\" = \"-h -j $3 -o %L\" ] || exit 2\nread line < " + bin + "/$3 || :\n[ \"$line\" = 'exit 1' ] && exit 1\n[ \"$3\" = 6 ] && cat < " + bin + "/fifo &\necho \"$line\"\n"
 	if err := os.WriteFile(filepath.Join(bin, "squeue"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -132,6 +142,7 @@ func TestEnd(t *testing.T) {
 		{name: "one of an array", env: map[string]string{"SLURM_JOB_ID": "5", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}, left: time.Hour},
 		{name: "no end", env: map[string]string{"SLURM_JOB_ID": "2"}},
 		{name: "an odd answer", env: map[string]string{"SLURM_JOB_ID": "3"}, err: true},
+		{name: "what squeue has begun holds its output", env: map[string]string{"SLURM_JOB_ID": "6"}, left: 59 * time.Minute},
 		{name: "no answer", env: map[string]string{"SLURM_JOB_ID": "4"}, err: true},
 	} {
 		end, err := here(t, nil, c.env).End(t.Context())
