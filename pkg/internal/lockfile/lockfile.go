@@ -297,7 +297,8 @@ func (w *watch) dead() (bool, Owner, error) {
 		w.seen, w.since = s, now
 	}
 	if owner.ID != "" && owner.Start != "" && owner.Boot == w.me.Boot && owner.PIDs == w.me.PIDs {
-		return started(owner.PID) != owner.Start, owner, nil
+		start, stopped := started(owner.PID)
+		return start != owner.Start || stopped && now.Sub(w.since) >= Stale, owner, nil
 	}
 	who := owner
 	who.ID = ""
@@ -329,21 +330,23 @@ func self() (Owner, error) {
 		return Owner{}, err
 	}
 	pid := os.Getpid()
-	return Owner{cryptorand.Text(), node, string(bytes.TrimSpace(boot)), pids, pid, started(pid)}, nil
+	start, _ := started(pid)
+	return Owner{cryptorand.Text(), node, string(bytes.TrimSpace(boot)), pids, pid, start}, nil
 }
 
 // started says when a process was started, "" if there is none: the 22nd
 // field of /proc/PID/stat, see proc_pid_stat(5). The second is a name in
-// parentheses that can hold anything.
-func started(pid int) string {
+// parentheses that can hold anything. stopped is one that a signal has stopped,
+// such as Ctrl-Z.
+func started(pid int) (start string, stopped bool) {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return ""
+		return "", false
 	}
 	_, rest, _ := strings.Cut(string(data[max(0, bytes.LastIndexByte(data, ')')):]), ") ")
 	fields := strings.Fields(rest)
 	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" { // ended, and only its parent has not noticed
-		return ""
+		return "", false
 	}
-	return fields[19]
+	return fields[19], fields[0] == "T"
 }

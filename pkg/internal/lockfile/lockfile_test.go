@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -95,6 +96,66 @@ func TestAcquire_KilledOwner(t *testing.T) {
 	}
 	l.Release()
 	_ = cmd.Wait()
+}
+
+// An owner on this node that is stopped (Ctrl-Z) blocks nobody for longer than
+// one on another node whose file does not change; one that goes on has its lock.
+func TestWaiter_StoppedOwner(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "LOCKFILE_HOLD="+path)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	if _, err := out.Read(make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	me, err := self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	signal := func(sig syscall.Signal, option int) {
+		t.Helper()
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		var ws unix.WaitStatus
+		if _, err := unix.Wait4(cmd.Process.Pid, &ws, option, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := time.Now()
+	w := newWaiter(path, me)
+	w.lock.now = func() time.Time { return now }
+	look := func(what string, want bool) {
+		t.Helper()
+		if dead, _, err := w.lock.dead(); dead != want || err != nil {
+			t.Errorf("%s: dead %t, %v", what, dead, err)
+		}
+	}
+	look("running", false)
+	now = now.Add(Stale)
+	look("running, for long", false)
+	signal(syscall.SIGSTOP, unix.WUNTRACED)
+	w.lock.seen = state{} // as if its last renewal was only now seen
+	look("stopped just now", false)
+	now = now.Add(Stale)
+	look("stopped, for long", true)
+	if !Held(path) {
+		t.Error("GC would take what it needs")
+	}
+	w = newWaiter(path, me)
+	w.lock.now = func() time.Time { return now }
+	look("stopped, first look", false)
+	now = now.Add(Stale)
+	signal(syscall.SIGCONT, unix.WCONTINUED)
+	look("going on", false)
 }
 
 // elsewhere is an owner on another node.
@@ -280,7 +341,7 @@ func TestWaiter_Strange(t *testing.T) {
 		t.Fatal(err)
 	}
 	nameless := me
-	nameless.PID, nameless.Start = 1<<30, ""
+	nameless.Node, nameless.PID, nameless.Start = t.TempDir(), 1<<30, ""
 	for name, make := range map[string]func(path string) error{
 		"a link that leads nowhere": func(path string) error { return os.Symlink("nowhere", path) },
 		"a FIFO":                    func(path string) error { return unix.Mkfifo(path, 0o644) },
