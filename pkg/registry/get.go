@@ -133,6 +133,11 @@ func (c *Client) Document(ctx context.Context, repo name.Repository, d v1.Descri
 			return nil, err
 		}
 		defer f.Close()
+		if st, err := f.Stat(); err != nil {
+			return nil, err
+		} else if st.Size() > DocumentLimit { // a layer, which is there under that name
+			return nil, &Refused{show(repo.Registry), 0, fmt.Sprintf("it is damaged: %s describes an image and has %d bytes", d.Digest, st.Size())}
+		}
 		return io.ReadAll(f)
 	}
 	return data, nil

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -507,6 +508,24 @@ func TestSlow_Words(t *testing.T) {
 		if (err == nil) != c.ok {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A manifest can name any layer that is there as its configuration.
+func TestDocument_Layer(t *testing.T) {
+	long := make([]byte, DocumentLimit+1)
+	h, n, err := v1.SHA256(bytes.NewReader(long))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := blobs.New(dir).Save(v1.Descriptor{Digest: h, Size: n}, bytes.NewReader(long)); err != nil {
+		t.Fatal(err)
+	}
+	var refused *Refused
+	data, err := client(t, Options{Dir: dir, Offline: true}).Document(t.Context(), tag(t, "registry.test/a").Context(), v1.Descriptor{Digest: h, Size: n})
+	if !errors.As(err, &refused) {
+		t.Errorf("%d bytes, %v", len(data), err)
 	}
 }
 

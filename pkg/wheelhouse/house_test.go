@@ -175,9 +175,10 @@ func TestLock(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "lock")
 	err := lock(name, []string{"why\nnot"}, []Wheel{
 		{Project: "b", Version: "1.9", SHA256: "bb"}, {Project: "b", Version: "1.10", SHA256: "cc"}, {Project: "b", Version: "1.10", SHA256: "aa"}, {Project: "a", Version: "1", SHA256: "dd"}, {Project: "a", Version: "1", SHA256: "dd"},
+		{Project: "b", Version: "99", SHA256: "ee", Source: "https://index.test"},
 	})
 	got, _ := os.ReadFile(name)
-	want := "# why not\na==1 \\\n    --hash=sha256:dd\nb==1.10 \\\n    --hash=sha256:aa \\\n    --hash=sha256:cc\n# b==1.9 --hash=sha256:bb\n"
+	want := "# why not\na==1 \\\n    --hash=sha256:dd\nb==1.10 \\\n    --hash=sha256:aa \\\n    --hash=sha256:cc\n# b==1.9 --hash=sha256:bb\n# b==99 --hash=sha256:ee\n"
 	if err != nil || string(got) != want {
 		t.Errorf("%v\n%s, want\n%s", err, got, want)
 	}

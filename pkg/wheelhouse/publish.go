@@ -146,7 +146,8 @@ func (h *house) locks() error {
 }
 
 // lock writes wheels as a requirements file with hashes. pip takes a project
-// once, so it has the newest version; the others stand there as comments.
+// once, so it has the newest version; one from an index that a task named only
+// where there is no other. Further versions stand there as comments.
 func lock(name string, about []string, wheels []Wheel) error {
 	by := map[string]map[string][]Wheel{} // project, version
 	for _, w := range wheels {
@@ -163,7 +164,15 @@ func lock(name string, about []string, wheels []Wheel) error {
 			fmt.Fprintf(b, "# %s\n", oneLine(line))
 		}
 		for _, project := range sorted(by, strings.Compare) {
-			for i, version := range sorted(by[project], func(a, b string) int { return wheel.CompareVersions(b, a) }) {
+			strangers := func(version string) int {
+				if slices.ContainsFunc(by[project][version], func(w Wheel) bool { return w.Source == "" }) {
+					return 0
+				}
+				return 1
+			}
+			for i, version := range sorted(by[project], func(a, b string) int {
+				return cmp.Or(strangers(a)-strangers(b), wheel.CompareVersions(b, a))
+			}) {
 				line := project + "==" + version
 				files := by[project][version]
 				slices.SortFunc(files, func(a, b Wheel) int { return strings.Compare(a.SHA256, b.SHA256) })
