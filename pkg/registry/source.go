@@ -187,12 +187,12 @@ func (h *host) receive(ctx context.Context, repo name.Repository, kind, what str
 }
 
 // errStalled is a transfer that was given up.
-var errStalled = errors.New("nothing came for too long")
+var errStalled = errors.New("nothing, or next to nothing, came for too long")
 
 const (
 	// crawl is how many bytes have to come before the time of a transfer begins
 	// anew: one that brings a byte now and then would take for ever.
-	crawl = 16 << 10
+	crawl = 256 << 10
 	// wordMax is how long an answer may be, in bytes, that is nothing wanted.
 	wordMax = 1 << 20
 )
