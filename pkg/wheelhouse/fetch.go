@@ -2,6 +2,7 @@ package wheelhouse
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -20,6 +21,9 @@ func (h *house) fetch(ctx context.Context, s wheel.Set, t wheel.Target) (files [
 			return append(files, some...), nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
+		case errors.Is(err, errQuiet):
+			h.fault(Fetch, join(s.Requirements), err.Error(), s.From)
+			return files, nil
 		}
 		i, alone := h.blame(ctx, s, t, out)
 		if ctx.Err() != nil {

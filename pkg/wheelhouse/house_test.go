@@ -227,6 +227,30 @@ Successfully downloaded a b
 	}
 }
 
+// An index that sends a byte now and then, or a file without end, ends neither
+// the run nor the disk.
+func TestPip_Limits(t *testing.T) {
+	for _, c := range []struct {
+		script string
+		err    error
+	}{
+		{"echo fine", nil},
+		{"while :; do echo x >>wheel; sleep 0.01; done", errQuiet},
+		{"sleep 1000 & wait", errQuiet},
+		{"while [ $(ulimit -f) = unlimited ]; do :; done; head -c 2M /dev/zero >wheel; wc -c <wheel; exit 0", nil},
+	} {
+		p := newPip([]string{"sh", "-c"}, t.TempDir(), t.TempDir())
+		p.quiet, p.most = 200*time.Millisecond, 1<<20
+		out, err := p.run(t.Context(), c.script)
+		if !errors.Is(err, c.err) || err != nil && c.err == nil {
+			t.Errorf("%s: %v\n%s", c.script, err, out)
+		}
+		if st, err := os.Stat(filepath.Join(p.stage, "wheel")); err == nil && st.Size() > 1<<20 {
+			t.Errorf("%s: a file of %d bytes", c.script, st.Size())
+		}
+	}
+}
+
 func TestGraderSets(t *testing.T) {
 	o := options("")
 	for want, sets := range map[string][]wheel.Set{

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"fence/pkg/wheel"
 )
 
@@ -23,7 +26,23 @@ type pip struct {
 	argv  []string // how it is called
 	env   []string
 	stage string // the folder that it fetches to
+	cache string
+	quiet time.Duration // how long it may do nothing that shows
+	most  uint64        // bytes of one file
 }
+
+// errQuiet is a pip that was ended because it stood still: it waits for every
+// byte of an index anew.
+var errQuiet = errors.New("pip got nothing for long, and was ended")
+
+const (
+	// quietMax is longer than a resolver thinks, and any server is slow.
+	quietMax = 10 * time.Minute
+	// fileMost is larger than any wheel: an index can send one without end.
+	fileMost = 16 << 30
+	// crawl is how many bytes have to come, or be said, in that time.
+	crawl = 64 << 10
+)
 
 // ErrNoPip says that there is no pip.
 var ErrNoPip = errors.New("there is no pip here")
@@ -47,19 +66,21 @@ var ours = []string{
 }
 
 func newPip(argv []string, dir, stage string) *pip {
-	p := &pip{argv: argv, stage: stage}
+	p := &pip{argv: argv, stage: stage, cache: filepath.Join(dir, cacheName), quiet: quietMax, most: fileMost}
 	for _, kv := range os.Environ() {
 		if name, _, _ := strings.Cut(kv, "="); !slices.Contains(ours, name) {
 			p.env = append(p.env, kv)
 		}
 	}
-	p.env = append(p.env, "PIP_CACHE_DIR="+filepath.Join(dir, cacheName), "TMPDIR="+filepath.Join(p.stage, ".tmp"),
+	p.env = append(p.env, "PIP_CACHE_DIR="+p.cache, "TMPDIR="+filepath.Join(p.stage, ".tmp"),
 		"PIP_DISABLE_PIP_VERSION_CHECK=1", "PYTHONDONTWRITEBYTECODE=1", "LC_ALL=C.UTF-8")
 	return p
 }
 
 // run calls pip. Its output is what it printed, whatever came of it.
 func (p *pip) run(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	cmd := exec.CommandContext(ctx, p.argv[0], append(slices.Clone(p.argv[1:]), args...)...)
 	cmd.Dir, cmd.Env = p.stage, p.env
 	var out bytes.Buffer
@@ -71,11 +92,54 @@ func (p *pip) run(ctx context.Context, args ...string) (string, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
-	err := cmd.Run()
+	err := cmd.Start()
+	if err == nil {
+		limit := unix.Rlimit{Cur: p.most, Max: p.most}
+		if err := unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_FSIZE, &limit, nil); err != nil && !errors.Is(err, unix.ESRCH) {
+			cancel(os.NewSyscallError("prlimit", err))
+		}
+		go p.watch(ctx, cancel)
+		err = cmd.Wait()
+	}
 	if ctx.Err() != nil {
-		err = ctx.Err()
+		err = context.Cause(ctx)
 	}
 	return out.String(), err
+}
+
+// watch ends a pip that brings nothing.
+func (p *pip) watch(ctx context.Context, cancel context.CancelCauseFunc) {
+	tick := time.NewTicker(p.quiet)
+	defer tick.Stop()
+	for before := p.there(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := p.there()
+		if now < before+crawl && now >= before {
+			cancel(errQuiet)
+			return
+		}
+		before = now
+	}
+}
+
+// there is how many bytes pip has: of the stage, what it is unpacking and its
+// cache. What it tidies away makes it less.
+func (p *pip) there() (n int64) {
+	for _, dir := range []string{p.stage, p.cache} {
+		_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+			if err == nil {
+				if st, err := d.Info(); err == nil {
+					n += st.Size()
+				}
+			}
+			return nil
+		})
+	}
+	return n
 }
 
 // target are the options that stand for a target: only wheels, so that nothing
