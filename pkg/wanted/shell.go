@@ -39,12 +39,15 @@ type result struct {
 
 func (r *result) skip(where, text, format string, a ...any) {
 	const most = 200
-	text = strings.Join(strings.Fields(text), " ")
+	text = strings.Join(strings.Fields(credentials.ReplaceAllString(text, "://")), " ")
 	if len(text) > most {
 		text = strings.ToValidUTF8(text[:most], "") + "..."
 	}
-	r.unread = append(r.unread, wheel.Unread{Where: where, Text: text, Reason: fmt.Sprintf(format, a...)})
+	r.unread = append(r.unread, wheel.Unread{Where: where, Text: text, Reason: credentials.ReplaceAllString(fmt.Sprintf(format, a...), "://")})
 }
+
+// credentials are those in an address: the record goes where trials read it.
+var credentials = regexp.MustCompile(`://[^/?#@\s'"]*@`)
 
 // mention is a text that may be about packages, so that a script which cannot be
 // read is worth a word.

@@ -192,6 +192,20 @@ func FuzzScript(f *testing.F) {
 	})
 }
 
+// What is listed has no name and password of an index.
+func TestScript_Credentials(t *testing.T) {
+	r := &result{}
+	script{name: "x", line: 1, cwd: "/", env: map[string]string{}}.read(r, "pip install --weird -i https://me:word@index.test/simple x\npip install git+https://token@git.test/b -r https://me:word@files.test/r\n", 0)
+	for _, u := range r.unread {
+		if strings.Contains(u.Text+u.Reason, "word") || strings.Contains(u.Text+u.Reason, "token") {
+			t.Errorf("%+v", u)
+		}
+	}
+	if len(r.unread) != 3 {
+		t.Errorf("%+v", r.unread)
+	}
+}
+
 // A script that is made to end whoever reads it (the parser's stack, variables
 // that double) is listed as one that cannot be read.
 func TestScript_Bombs(t *testing.T) {
