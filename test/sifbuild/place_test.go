@@ -14,10 +14,12 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"fence/pkg/build"
@@ -153,6 +155,13 @@ var insideOnce = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	// Whoever runs the tests may have signals ignored (nohup, a shell's background),
+	// and sifbuild leaves those so: what is started here is to have them as usual.
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM} {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
 	code := m.Run()
 	if name, err := insideOnce(); err == nil {
 		os.RemoveAll(filepath.Dir(name))
