@@ -32,7 +32,7 @@ RUN rm /tmp/other && mv /tmp/d /tmp/e && echo more >> /tmp/e/mine && mkdir -p /l
 COPY --chown=bob:docker <<EOF /l/moved/copied
 copied
 EOF
-WORKDIR /work/dir
+WORKDIR /srv/dir
 RUN --mount=type=cache,target=/cache --mount=type=tmpfs,target=/l/a echo lost > /l/a/lost && echo kept > kept && tar -c -f - /home /etc/shadow 2>/dev/null | (mkdir /t && tar -x -f - -C /t)
 `
 
