@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,25 +20,6 @@ import (
 	"fence/pkg/task"
 	"fence/test/registrytest"
 )
-
-// clock is a time that passes when somebody sleeps.
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func (c *clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *clock) Sleep(ctx context.Context, d time.Duration) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(max(d, 0))
-	return ctx.Err()
-}
 
 func picture(t *testing.T) v1.Image {
 	t.Helper()
@@ -98,7 +78,7 @@ func TestLater(t *testing.T) {
 				}
 				tasks = append(tasks, tk)
 			}
-			clk := &clock{now: begin}
+			clk := registrytest.NewClock(begin)
 			busy.Reset(func(w http.ResponseWriter, r *http.Request, n int) bool {
 				f := c.fault(clk.Now())
 				return f != nil && f(w, r, n)

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,31 +22,10 @@ import (
 	"fence/test/registrytest"
 )
 
-// clock is a time that passes when somebody sleeps.
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func newClock() *clock { return &clock{now: time.Unix(1<<30, 0)} }
-
-func (c *clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *clock) Sleep(ctx context.Context, d time.Duration) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(max(d, 0))
-	return ctx.Err()
-}
-
 func client(t testing.TB, o Options) *Client {
 	t.Helper()
 	if o.Clock.Now == nil {
-		o.Clock.Sleep = newClock().Sleep
+		o.Clock.Sleep = registrytest.NewClock(time.Unix(1<<30, 0)).Sleep
 	}
 	c, err := New(o)
 	if err != nil {
@@ -295,7 +273,7 @@ func TestTooManyRequests_AnHour(t *testing.T) {
 			for n := range 5 {
 				refs = append(refs, tag(t, other.Push(fmt.Sprintf("image%d:1", n), picture(t, 1))))
 			}
-			clk := newClock()
+			clk := registrytest.NewClock(time.Unix(1<<30, 0))
 			begin := clk.Now()
 			open := begin.Add(time.Hour)
 			refused := 0

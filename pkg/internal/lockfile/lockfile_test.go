@@ -3,6 +3,7 @@ package lockfile
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,9 +70,11 @@ func ended(t *testing.T) context.Context {
 	return ctx
 }
 
-func TestAcquire_KilledOwner(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lock")
-	cmd := exec.Command("/proc/self/exe")
+// holder starts a process that takes the lock path and says so on out.
+func holder(t *testing.T) (path string, cmd *exec.Cmd, out io.Reader) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "lock")
+	cmd = exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "LOCKFILE_HOLD="+path)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -80,6 +83,11 @@ func TestAcquire_KilledOwner(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	return path, cmd, out
+}
+
+func TestAcquire_KilledOwner(t *testing.T) {
+	path, cmd, out := holder(t)
 	if _, err := out.Read(make([]byte, 5)); err != nil {
 		t.Fatal(err)
 	}
@@ -101,16 +109,7 @@ func TestAcquire_KilledOwner(t *testing.T) {
 // An owner on this node that is stopped (Ctrl-Z) blocks nobody for longer than
 // one on another node whose file does not change; one that goes on has its lock.
 func TestWaiter_StoppedOwner(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lock")
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), "LOCKFILE_HOLD="+path)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	path, cmd, out := holder(t)
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
 	if _, err := out.Read(make([]byte, 5)); err != nil {
