@@ -59,6 +59,8 @@ var layer = map[string]int{
 	"fence/pkg/wheel":                0,
 	"fence/pkg/wheelhouse":           2,
 	"fence/pkg/wanted":               3,
+	"fence/pkg/spec":                 1,
+	"fence/pkg/result":               0,
 }
 
 // sideways are the imports within a layer that are meant.
