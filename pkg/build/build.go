@@ -244,7 +244,7 @@ func (b *Builder) locked(ctx context.Context, w Want, r *Report, nth int) error 
 	if err := unfinished(b.o.Cache, "sif", w.Key); err != nil {
 		return err
 	}
-	r.Log = b.logFile(w.Key)
+	r.Log, r.Engine = b.logFile(w.Key), b.scratch.engine.name()
 	flags := os.O_WRONLY | os.O_CREATE | os.O_APPEND
 	if nth == 1 {
 		flags |= os.O_TRUNC
