@@ -62,7 +62,7 @@ func (h *hasher) folder(dir string) (string, error) {
 			if real, err = filepath.EvalSymlinks(at); errors.Is(err, fs.ErrNotExist) {
 				continue
 			} else if err != nil {
-				return "", err
+				return "", h.refused(at, "is a link that cannot be followed")
 			}
 			if rel, err := filepath.Rel(h.root, real); err != nil || !filepath.IsLocal(rel) {
 				return "", h.refused(at, "is a link that leads out of the task: copy it there")
