@@ -211,7 +211,7 @@ func (t table) env(key string) (env map[string]string, missing string) {
 	return env, missing
 }
 
-const missingAdvice = "set it for rollout, or give it a value in task.toml for when it is not there: ${NAME:-value}"
+const missingAdvice = "set it and name it with --pass-env, or give it a value in task.toml for when it is not there: ${NAME:-value}"
 
 // filled is env of what cannot do without.
 func (t table) filled(key string) map[string]string {

@@ -81,7 +81,7 @@ func TestSettings_Refused(t *testing.T) {
 		{"[environment]\nallow_internet = false\nnetwork_mode = \"public\"", "task.toml: environment.allow_internet is false and environment.network_mode is public", "remove environment.allow_internet"},
 		{"[environment]\nallow_internet = true\nnetwork_mode = \"no-network\"", "allow_internet is true and environment.network_mode is no-network", "remove"},
 		{"[environment]\nnetwork_mode = \"no_network\"", `task.toml: environment.network_mode must be one of public, no-network, allowlist, not "no_network"`, "did you mean no-network?"},
-		{"[environment.env]\nA = \"${UNSET}\"", "task.toml: environment.env.A needs the variable UNSET, which is not set", "set it for rollout"},
+		{"[environment.env]\nA = \"${UNSET}\"", "task.toml: environment.env.A needs the variable UNSET, which is not set", "--pass-env"},
 		{"[verifier.env]\nA = \"${UNSET}\"", "task.toml: verifier.env.A needs the variable UNSET", "set it"},
 		{"[[steps]]\nname = \"a\"\nverifier.env.A = \"${UNSET}\"", "task.toml: steps[0].verifier.env.A needs the variable UNSET", "set it"},
 		{"[environment.env]\n\"A=B\" = \"x\"", `task.toml: environment.env has "A=B", which cannot be the name`, ""},
