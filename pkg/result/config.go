@@ -1,6 +1,9 @@
 package result
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Config is TRIAL/config.json, and config in a trial's record: Harbor's
 // TrialConfig. What it says beyond that is in Kwargs, where Harbor's own models
@@ -75,24 +78,24 @@ type Setting struct {
 type Difference struct{ Name, Was, Is string }
 
 // Differs says which settings are not as they were, in the order of now, those
-// last that are not set now.
+// last that are not set now. One that is there several times has all its values.
 func Differs(was, now []Setting) (all []Difference) {
-	value := func(of []Setting, name string) (string, bool) {
-		i := slices.IndexFunc(of, func(s Setting) bool { return s.Name == name })
-		if i < 0 {
-			return "", false
+	seen := map[string]bool{}
+	for _, s := range slices.Concat(now, was) {
+		if before, after := values(was, s.Name), values(now, s.Name); before != after && !seen[s.Name] {
+			all = append(all, Difference{s.Name, before, after})
 		}
-		return of[i].Value, true
-	}
-	for _, s := range now {
-		if old, ok := value(was, s.Name); !ok || old != s.Value {
-			all = append(all, Difference{s.Name, old, s.Value})
-		}
-	}
-	for _, s := range was {
-		if _, ok := value(now, s.Name); !ok {
-			all = append(all, Difference{s.Name, s.Value, ""})
-		}
+		seen[s.Name] = true
 	}
 	return all
+}
+
+func values(of []Setting, name string) string {
+	var all []string
+	for _, s := range of {
+		if s.Name == name {
+			all = append(all, s.Value)
+		}
+	}
+	return strings.Join(all, ", ")
 }

@@ -114,45 +114,55 @@ func openFolder(ctx context.Context, o Options, mine []Item) (*folder, error) {
 }
 
 // jobConfig is what the job's config.json is to be: what is there, with the
-// tasks that have come to it.
+// tasks and attempts that have come to it.
 func jobConfig(o Options) (result.JobConfig, error) {
 	c := result.JobConfig{
 		JobName: filepath.Base(o.Out), JobsDir: filepath.Dir(o.Out), Concurrent: o.Jobs, TimeoutMultiplier: 1,
-		Retry: result.RetryConfig{Max: o.Retries}, Environment: o.Environment, Settings: o.Settings,
-		Agents: []result.AgentConfig{}, Tasks: []result.TaskConfig{},
-	}
-	if c.Settings == nil {
-		c.Settings = []result.Setting{}
-	}
-	tasks, agents := map[string]bool{}, map[string]bool{}
-	addTask := func(t result.TaskConfig) {
-		if !tasks[t.Path] {
-			c.Tasks = append(c.Tasks, t)
-		}
-		tasks[t.Path] = true
+		Retry: result.RetryConfig{Max: o.Retries}, Environment: o.Environment,
+		Settings: append([]result.Setting{}, o.Settings...), Agents: []result.AgentConfig{}, Tasks: []result.TaskConfig{},
 	}
 	var was result.JobConfig
-	switch err := result.ReadJob(filepath.Join(o.Out, result.ConfigFile), &was); {
-	case err == nil:
-		if d := result.Differs(was.Settings, o.Settings); len(d) > 0 {
-			return c, &Mismatch{o.Out, d}
-		}
-		c.Attempts = was.Attempts
-		for _, t := range was.Tasks {
-			addTask(t)
-		}
-	case !errors.Is(err, fs.ErrNotExist):
+	path := filepath.Join(o.Out, result.ConfigFile)
+	err := result.ReadJob(path, &was)
+	begun := err == nil
+	switch {
+	case begun && was.Settings == nil:
+		return c, fmt.Errorf("%s is of another program's job: rollout adds nothing to it", path)
+	case !begun && !errors.Is(err, fs.ErrNotExist):
 		return c, err
+	}
+	known := map[string]bool{}
+	add := func(t result.TaskConfig) {
+		if !known[t.Path] {
+			c.Tasks = append(c.Tasks, t)
+		}
+		known[t.Path] = true
+	}
+	c.Attempts = was.Attempts
+	for _, t := range was.Tasks {
+		add(t)
 	}
 	for _, i := range o.Items {
 		c.Attempts = max(c.Attempts, i.Attempt)
-		addTask(result.TaskConfig{Path: i.Spec.Task.Dir, Source: i.Spec.Task.Source})
-		if !agents[who(i.Agent)] {
+		add(result.TaskConfig{Path: i.Spec.Task.Dir, Source: i.Spec.Task.Source})
+		if !slices.ContainsFunc(c.Agents, func(a result.AgentConfig) bool { return who(a) == who(i.Agent) }) {
 			c.Agents = append(c.Agents, i.Agent)
 		}
-		agents[who(i.Agent)] = true
+	}
+	if begun {
+		if d := result.Differs(agentSettings(was), agentSettings(c)); len(d) > 0 {
+			return c, &Mismatch{o.Out, d}
+		}
 	}
 	return c, nil
+}
+
+// agentSettings are a job's settings and who acts in it.
+func agentSettings(c result.JobConfig) (all []result.Setting) {
+	for _, a := range c.Agents {
+		all = append(all, result.Setting{Name: "--agent", Value: who(a)})
+	}
+	return append(all, c.Settings...)
 }
 
 func (f *folder) dir(i Item) string { return filepath.Join(f.o.Out, i.Name) }

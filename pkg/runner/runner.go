@@ -79,11 +79,13 @@ func Share(all []Item, s job.Shard) (mine []Item) {
 
 // Options are what a run is told.
 type Options struct {
-	Out      string    // the job folder, absolute; made if it is missing
-	Items    []Item    // all of the job
-	Shard    job.Shard // this run's share of them; the zero value is all
-	Jobs     int       // trials at a time
-	Retries  int       // of a trial, when what failed may pass
+	Out     string    // the job folder, absolute; made if it is missing
+	Items   []Item    // all of the job
+	Shard   job.Shard // this run's share of them; the zero value is all
+	Jobs    int       // trials at a time
+	Retries int       // of a trial, when what failed may pass
+	// Settings are what all trials of a folder have in common, besides agent and
+	// model: with others there than these, none is run.
 	Settings []result.Setting
 	// Environment is the backend's part of each trial's config.json.
 	Environment result.EnvironmentConfig

@@ -75,7 +75,7 @@ func writes(_ context.Context, i Item, dir string) result.Trial {
 func options(t *testing.T, items []Item) Options {
 	return Options{
 		Out: filepath.Join(t.TempDir(), "run"), Items: items, Jobs: 3, Try: writes,
-		Settings: []result.Setting{{Name: "--agent", Value: "oracle"}},
+		Settings: []result.Setting{{Name: "--net", Value: "none"}},
 		Sleep:    func(ctx context.Context, _ time.Duration) error { return context.Cause(ctx) },
 	}
 }
@@ -521,14 +521,15 @@ func TestRun_OtherSettings(t *testing.T) {
 	o := options(t, Items(specs(1), oracle, 1))
 	mustRun(t, t.Context(), o)
 	before, _ := os.ReadFile(filepath.Join(o.Out, result.ConfigFile))
-	o.Settings = []result.Setting{{Name: "--agent", Value: "nop"}, {Name: "--policy", Value: "loopback"}}
+	o.Items = Items(specs(1), []result.AgentConfig{{Name: "nop"}}, 1)
+	o.Settings = []result.Setting{{Name: "--net", Value: "none"}, {Name: "--open", Value: "/a"}, {Name: "--open", Value: "/b"}}
 	o.Try = func(context.Context, Item, string) result.Trial {
 		t.Error("a trial is run")
 		return broke("x", "infra")
 	}
 	s, err := Run(t.Context(), o)
 	var m *Mismatch
-	want := o.Out + " holds trials of other settings: --agent was oracle and is now nop, --policy was not set and is now loopback"
+	want := o.Out + " holds trials of other settings: --agent was oracle and is now nop, --open was not set and is now /a, /b"
 	if !errors.As(err, &m) || err.Error() != want || s.Left != 1 {
 		t.Errorf("%v, %+v", err, s)
 	}
@@ -536,13 +537,21 @@ func TestRun_OtherSettings(t *testing.T) {
 		t.Errorf("config.json is %s", after)
 	}
 	// More tasks and attempts, and how many at a time, are no other settings.
-	o = Options{Out: o.Out, Items: Items(specs(3), oracle, 2), Jobs: 1, Retries: 5, Try: writes, Settings: []result.Setting{{Name: "--agent", Value: "oracle"}}}
+	o = Options{Out: o.Out, Items: Items(specs(3), oracle, 2), Jobs: 1, Retries: 5, Try: writes, Settings: o.Settings[:1]}
 	if s := mustRun(t, t.Context(), o); s.Kept != 1 || s.Ended != 5 {
 		t.Errorf("%+v", s)
 	}
 	var c result.JobConfig
 	if err := result.ReadJob(filepath.Join(o.Out, result.ConfigFile), &c); err != nil || c.Attempts != 2 || len(c.Tasks) != 3 {
 		t.Errorf("%+v, %v", c, err)
+	}
+	// Nor is anything added to a job of Harbor's own.
+	o.Out = t.TempDir()
+	if err := os.WriteFile(filepath.Join(o.Out, result.ConfigFile), []byte(`{"job_name": "x", "agents": [{"name": "oracle"}]}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "another program's job") {
+		t.Error(err)
 	}
 }
 
