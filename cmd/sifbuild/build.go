@@ -150,7 +150,7 @@ func buildCommand(c *urfave.Context) error {
 		o.Config = config
 	}
 	bar := newProgress(os.Stderr)
-	o.Progress, o.Say = bar.event, bar.say
+	o.Progress, o.Say = bar.event, bar.Say
 	// Whoever read the records may be gone: the runs that are left end as by a
 	// signal then, and nothing is left behind. Not ignored, for commands would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
@@ -158,7 +158,7 @@ func buildCommand(c *urfave.Context) error {
 	defer gone()
 	if work {
 		var cancel context.CancelFunc
-		if ctx, cancel, err = job.This().Until(ctx, end, "built", bar.say); err != nil {
+		if ctx, cancel, err = job.This().Until(ctx, end, "built", bar.Say); err != nil {
 			return err
 		}
 		defer cancel()
@@ -184,8 +184,8 @@ func buildCommand(c *urfave.Context) error {
 	if work { // the table at the end may be hours away
 		out.early(os.Stderr)
 	}
-	bar.start()
-	later := p.later(ctx, waiting, o.Patience, bar.say)
+	bar.Start()
+	later := p.later(ctx, waiting, o.Patience, bar.Say)
 	for some, ok := ready, true; ok; {
 		names.add(b, some)
 		list, byKey := wants(b, some)
@@ -200,7 +200,7 @@ func buildCommand(c *urfave.Context) error {
 		some, ok = <-later
 		out.unplanned(p, some)
 	}
-	bar.end()
+	bar.End()
 	err = names.end(context.WithoutCancel(ctx))
 	if closed := b.Close(); err == nil {
 		err = closed
