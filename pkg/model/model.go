@@ -218,15 +218,18 @@ func (c *Client) notice(text string) {
 // broken is asked again for as long as the patience lasts; the error is then
 // an *Error, or the context's own.
 func (c *Client) Chat(ctx context.Context, messages []Message) (Reply, error) {
-	req := openai.ChatCompletionRequest{Model: c.Name()}
-	for _, m := range messages {
-		req.Messages = append(req.Messages, openai.ChatCompletionMessage{
-			Role: m.Role, Content: m.Content, ReasoningContent: m.Reasoning,
-		})
+	// go-openai's own messages leave out a content of "", without which some
+	// servers refuse an assistant's message.
+	all, err := json.Marshal(messages)
+	if err != nil {
+		return Reply{}, fmt.Errorf("asking the model: %w", err)
 	}
+	fields := maps.Clone(c.fields)
+	fields["messages"] = all
+	req := openai.ChatCompletionRequest{Model: c.Name()}
 	var reply Reply
 	tries, err := c.retry(ctx, c.o.Patience, func(ctx context.Context, x *exchange) (err error) {
-		x.fields = c.fields
+		x.fields = fields
 		began := c.o.Now()
 		resp, err := c.api.CreateChatCompletion(ctx, req)
 		if err != nil {

@@ -21,7 +21,7 @@ var layer = map[string]int{
 	"fence/pkg/policy":               0,
 	"fence/policies":                 0,
 	"fence/pkg/internal/strictjson":  0,
-	"fence/pkg/internal/atomicfile":  0,
+	"fence/pkg/internal/atomicfile":  -2,
 	"fence/pkg/internal/sandboxtest": 0,
 	"fence/pkg/internal/lockfile":    0,
 	"fence/pkg/internal/gitdir":      0,
