@@ -62,6 +62,9 @@ var layer = map[string]int{
 	"fence/pkg/spec":                 1,
 	"fence/pkg/result":               0,
 	"fence/pkg/runner":               5,
+	"fence/pkg/model":                1,
+	"fence/pkg/terminus":             2,
+	"fence/pkg/trajectory":           0,
 }
 
 // sideways are the imports within a layer that are meant.
