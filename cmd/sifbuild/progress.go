@@ -120,7 +120,7 @@ func (p *progress) done(w build.Want, r *build.Report) {
 	p.wipe()
 	name := cli.Printable(w.Names[0])
 	if columns, _ := screen(p.w); p.terminal {
-		name = short(name, columns/2)
+		name = cli.Short(name, columns/2)
 	}
 	fmt.Fprintf(p.w, "sifbuild: %d/%d %s: %s\n", p.ended, p.total, name, cli.Printable(said))
 	if p.terminal {
@@ -180,7 +180,7 @@ func (p *progress) lines(columns, rows int, now time.Time) []string {
 	for _, k := range shown {
 		e := p.running[k]
 		name := cli.Printable(p.names[k])
-		line := fmt.Sprintf("%-*s %s %2d/%-2d %6s  ", wide, short(name, wide), meter(e.Step, e.Of, 10), e.Step, e.Of, span(now.Sub(e.since)))
+		line := fmt.Sprintf("%-*s %s %2d/%-2d %6s  ", wide, cli.Short(name, wide), meter(e.Step, e.Of, 10), e.Step, e.Of, span(now.Sub(e.since)))
 		r := []rune(line + cli.Printable(e.Text))
 		out = append(out, string(r[:min(len(r), columns-1)]))
 	}
@@ -188,7 +188,7 @@ func (p *progress) lines(columns, rows int, now time.Time) []string {
 	if n := len(keys) - len(shown); n > 0 {
 		last += fmt.Sprintf("; %d more are being built", n)
 	}
-	return append(out, short(last, columns-1))
+	return append(out, cli.Short(last, columns-1))
 }
 
 // screen is how much a terminal shows.
@@ -198,20 +198,6 @@ func screen(w *os.File) (columns, rows int) {
 		rows = int(ws.Row)
 	}
 	return cli.Columns(w), rows
-}
-
-// short is s in that many columns: what is too long loses its middle, so that
-// names that begin alike are told apart.
-func short(s string, columns int) string {
-	r := []rune(s)
-	if len(r) <= columns {
-		return s
-	}
-	if columns < 12 {
-		return string(r[:max(columns, 0)])
-	}
-	tail := columns / 3
-	return string(r[:columns-tail-2]) + ".." + string(r[len(r)-tail:])
 }
 
 // meter is a bar of a width in columns.

@@ -83,21 +83,6 @@ func TestProgress_Terminal(t *testing.T) {
 	}
 }
 
-func TestShort(t *testing.T) {
-	for _, c := range []struct {
-		s       string
-		columns int
-		want    string
-	}{
-		{"short", 20, "short"}, {"exactly-twenty-long-", 20, "exactly-twenty-long-"},
-		{"a-name-that-is-longer-01", 20, "a-name-that-..ger-01"}, {"a-name", 3, "a-n"}, {"a", 0, ""},
-	} {
-		if got := short(c.s, c.columns); got != c.want {
-			t.Errorf("%q in %d: %q, want %q", c.s, c.columns, got, c.want)
-		}
-	}
-}
-
 func TestSpan(t *testing.T) {
 	for d, want := range map[time.Duration]string{0: "0.0s", -time.Second: "0.0s", 3250 * time.Millisecond: "3.2s", 41 * time.Second: "41s", 723 * time.Second: "12m03s", 90 * time.Minute: "90m00s"} {
 		if got := span(d); got != want {
@@ -135,19 +120,6 @@ func TestTable(t *testing.T) {
 	table(&out, 80, "NO IMAGE", nil)
 	if out.Len() > 0 {
 		t.Errorf("%q", out.String())
-	}
-}
-
-func TestWrap(t *testing.T) {
-	for text, want := range map[string][]string{
-		"":                                 {""},
-		"a few words that go on and on":    {"a few words that go", "on and on"},
-		"a " + strings.Repeat("b", 45):     {"a", strings.Repeat("b", 20), strings.Repeat("b", 20), strings.Repeat("b", 5)},
-		"exactly twenty long. and another": {"exactly twenty long.", "and another"},
-	} {
-		if got := wrap(text, 20); !slices.Equal(got, want) {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
 	}
 }
 
