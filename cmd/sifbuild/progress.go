@@ -106,7 +106,7 @@ func (p *progress) done(w build.Want, r *build.Report) {
 	took := time.Since(p.running[w.Key].since)
 	delete(p.running, w.Key)
 	p.ended++
-	said := "built, " + size(r.Bytes) + ", in " + span(took)
+	said := "built, " + cli.Size(r.Bytes) + ", in " + span(took)
 	switch {
 	case r.Fault != nil && r.Fault.Class == "stopped":
 		p.failed++

@@ -61,6 +61,7 @@ var layer = map[string]int{
 	"fence/pkg/wanted":               3,
 	"fence/pkg/spec":                 1,
 	"fence/pkg/result":               0,
+	"fence/pkg/report":               1,
 }
 
 // sideways are the imports within a layer that are meant.
