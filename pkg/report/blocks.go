@@ -61,7 +61,10 @@ func ofRun(run Run) (out []Block) {
 				fmt.Sprintf("%s changed files that the verifier then executed or loaded: %s", trials(len(g.Tainted)), names(g.Tainted))}})
 		}
 	}
-	return append(out, ofIsolation(run.Isolation, run.Trials))
+	if run.Trials > 0 {
+		out = append(out, ofIsolation(run.Isolation, run.Trials))
+	}
+	return out
 }
 
 // shown names of a list; a report has all as JSON.
@@ -156,6 +159,9 @@ func ofFaults(groups []Group) Block {
 	b := Block{Heading: "Faults", Level: 2, Header: []string{"Class", "Cause", "Phase", "Agent", "Trials", "Which, and what can be done"}, Left: 4, Words: true}
 	for _, g := range groups {
 		for _, f := range g.Faults {
+			if f.Class == "solution_missing" && g.Agent == oracle {
+				continue // the table says so
+			}
 			text := names(f.Trials)
 			if f.Hint != "" {
 				text += "; hint: " + f.Hint

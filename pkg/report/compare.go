@@ -34,7 +34,7 @@ type Change struct {
 func compare(from, to Input) (out []Comparison) {
 	a, b := groups(from.Trials), groups(to.Trials)
 	label := func(lot []Trial) string {
-		return strings.TrimSpace(lot[0].AgentInfo.Name + " " + model(lot[0]))
+		return strings.TrimSpace(lot[0].AgentInfo.Name + " " + modelOf(lot[0]))
 	}
 	for _, was := range a {
 		for _, now := range b {

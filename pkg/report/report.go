@@ -161,7 +161,7 @@ func Summarise(runs ...Input) Report {
 
 // groups are the trials by who acted, in the order of names.
 func groups(trials []Trial) [][]Trial {
-	return split(trials, func(t Trial) string { return t.AgentInfo.Name + "\x00" + model(t) })
+	return split(trials, func(t Trial) string { return t.AgentInfo.Name + "\x00" + modelOf(t) })
 }
 
 // split sorts trials into lots by a key, the lots in the order of their keys.
@@ -176,7 +176,7 @@ func split(trials []Trial, key func(Trial) string) (lots [][]Trial) {
 	return lots
 }
 
-func model(t Trial) string {
+func modelOf(t Trial) string {
 	switch m := t.AgentInfo.ModelInfo; {
 	case m == nil:
 		return ""
@@ -188,7 +188,7 @@ func model(t Trial) string {
 }
 
 func group(trials []Trial) Group {
-	g := Group{Agent: trials[0].AgentInfo.Name, Model: model(trials[0]), Trials: len(trials), Rates: rates(trials), PassAt: passAt(trials),
+	g := Group{Agent: trials[0].AgentInfo.Name, Model: modelOf(trials[0]), Trials: len(trials), Rates: rates(trials), PassAt: passAt(trials),
 		Outcomes: outcomes(trials), Faults: faults(trials), Sets: []SetRate{}, Stops: []Count{}, Tainted: []string{}}
 	stops := map[string]int{}
 	var seconds []float64

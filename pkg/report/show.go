@@ -21,9 +21,12 @@ func Show(t Trial, lines int) []Block {
 		}
 	}
 	row("verdict", said(t))
+	if kind(t) != "solved" {
+		row("likely cause", likely(fault(t).Message, t.Verifier, t.Script))
+	}
 	row("task", strings.TrimPrefix(dataset(t)+" / "+t.TaskName, "adhoc / "))
 	row("task folder", t.Task)
-	row("agent", strings.TrimSpace(t.AgentInfo.Name+" "+t.AgentInfo.Version+" "+model(t)))
+	row("agent", strings.TrimSpace(t.AgentInfo.Name+" "+t.AgentInfo.Version+" "+modelOf(t)))
 	row("ended by", ended(t.Agent))
 	row("reward from", from(t.Verify))
 	if t.VerifierResult != nil && len(t.VerifierResult.Rewards) > 1 {

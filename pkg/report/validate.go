@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"fence/pkg/internal/text"
 )
 
 // Dataset is a row of the table of a validation.
@@ -133,6 +135,7 @@ func (c *Cell) add(attempts []Trial, good func(Trial) bool) {
 // notes gathers why cells are not full.
 type notes struct {
 	said     map[[2]string]map[string]bool // what happened and why: to which tasks or images
+	message  map[[2]string]string          // of the faults, if it is the same for all
 	unsolved int                           // tasks without a solution
 }
 
@@ -144,6 +147,17 @@ func (n *notes) add(what, why, whom string) {
 		n.said[[2]string{what, why}] = map[string]bool{}
 	}
 	n.said[[2]string{what, why}][whom] = true
+}
+
+// words keeps what faults say as long as they say the same.
+func (n *notes) words(key [2]string, message string) {
+	if n.message == nil {
+		n.message = map[[2]string]string{}
+	}
+	if was, ok := n.message[key]; ok && was != message {
+		message = ""
+	}
+	n.message[key] = message
 }
 
 // What happened, in the order of the notes: of one, and of several.
@@ -189,7 +203,11 @@ func (n *notes) task(attempts []Trial) {
 			if !ok {
 				i = ofPhase["verify"]
 			}
-			n.add(happened[i][0], cmp.Or(likely(f.Message, t.Verifier, t.Script), f.Class), whom)
+			why := likely(f.Message, t.Verifier, t.Script)
+			n.add(happened[i][0], cmp.Or(why, f.Class), whom)
+			if why == "" {
+				n.words([2]string{happened[i][0], f.Class}, f.Message)
+			}
 		case agent == oracle && k == "failed":
 			n.add("oracle failed", why, task)
 		case agent == oracle && k == "partly":
@@ -224,6 +242,9 @@ func (n *notes) lines() []string {
 			line := times(len(n.said[k]), h[0], h[1])
 			if k[1] != "" {
 				line += ": " + k[1]
+			}
+			if m := n.message[k]; m != "" {
+				line += ": " + text.Short(m, 100)
 			}
 			out = append(out, line)
 		}

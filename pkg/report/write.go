@@ -23,6 +23,9 @@ func Text(w io.Writer, blocks []Block, columns int) {
 		fold(w, "", heading, columns)
 		if len(b.Rows) > 0 {
 			table(w, b, columns)
+			if len(b.Lines) > 0 {
+				fmt.Fprintln(w)
+			}
 		}
 		for _, l := range b.Lines {
 			fold(w, "  ", l, columns)
@@ -80,7 +83,11 @@ func table(w io.Writer, b Block, columns int) {
 		}
 		widths[widest]--
 	}
+	bare := strings.Join(b.Header, "") == ""
 	for n, r := range rows {
+		if n == 0 && bare {
+			continue
+		}
 		cells := make([][]string, len(r))
 		high := 1
 		for i, cell := range r {
