@@ -8,13 +8,13 @@ import (
 
 // Block is a part of a report as a person reads it: a heading, a table, lines.
 type Block struct {
-	Heading string
-	Level   int      // of the heading, from 1
-	Header  []string // of the table; empty if there is none
-	Left    int      // so many first columns are words; the others but the last are numbers
-	Words   bool     // the last column is words too, and takes the room that is left
-	Rows    [][]string
-	Lines   []string // below
+	Heading string     `json:"heading"`
+	Level   int        `json:"level"`            // of the heading, from 1
+	Header  []string   `json:"header,omitempty"` // of the table; empty if there is none
+	Left    int        `json:"left,omitempty"`   // so many first columns are words; the others but the last are numbers
+	Words   bool       `json:"words,omitempty"`  // the last column is words too, and takes the room that is left
+	Rows    [][]string `json:"rows,omitempty"`
+	Lines   []string   `json:"lines,omitempty"` // below
 }
 
 // Blocks lays a report out.

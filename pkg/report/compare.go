@@ -34,7 +34,7 @@ type Change struct {
 func compare(from, to Input) (out []Comparison) {
 	a, b := groups(from.Trials), groups(to.Trials)
 	label := func(lot []Trial) string {
-		return strings.TrimSpace(lot[0].AgentInfo.Name + " " + modelOf(lot[0]))
+		return strings.TrimSpace(lot[0].AgentInfo.Name + " " + ModelOf(lot[0]))
 	}
 	for _, was := range a {
 		for _, now := range b {
@@ -96,9 +96,9 @@ func byTask(trials []Trial) map[string][]Trial {
 // verdict is what came of all attempts at a task.
 func verdict(lot []Trial) string {
 	word := func(t Trial) string {
-		switch k := kind(t); k {
+		switch k := Kind(t); k {
 		case "fault":
-			return fault(t).Class
+			return Why(t).Class
 		case "partly":
 			return number(*t.Reward)
 		default:
@@ -110,10 +110,10 @@ func verdict(lot []Trial) string {
 	}
 	judged, solved := 0, 0
 	for _, t := range lot {
-		if kind(t) != "fault" {
+		if Kind(t) != "fault" {
 			judged++
 		}
-		if kind(t) == "solved" {
+		if Kind(t) == "solved" {
 			solved++
 		}
 	}

@@ -50,6 +50,17 @@ var symptoms = func() (all []symptom) {
 	return all
 }()
 
+// Likely is the guess at why a trial has not been solved, "" without one.
+func Likely(t Trial) string {
+	if Kind(t) == "solved" {
+		return ""
+	}
+	if Kind(t) != "fault" {
+		return likely(t.Verifier, t.Script)
+	}
+	return likely(Why(t).Message, t.Verifier, t.Script)
+}
+
 // likely is a guess, in a few words, at why a trial went wrong, by what was
 // printed: "" without one. It is for notes; nothing rests on it.
 func likely(texts ...string) string {

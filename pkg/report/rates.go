@@ -10,11 +10,11 @@ func rates(trials []Trial) (r Rates) {
 	for _, t := range trials {
 		r.Harbor.Of++
 		switch {
-		case kind(t) != "fault":
+		case Kind(t) != "fault":
 			r.Verdicts.Of++
 			r.Verdicts.Sum += *t.Reward
 			r.AgentZero.Of++
-		case fault(t).Cause == "agent":
+		case Why(t).Cause == "agent":
 			r.AgentZero.Of++
 		}
 	}
@@ -54,11 +54,11 @@ func passAt(trials []Trial) []PassAt {
 		var one tally
 		attempts = max(attempts, len(lot))
 		for _, t := range lot {
-			switch k := kind(t); {
+			switch k := Kind(t); {
 			case k == "solved":
 				one.c++
 				fallthrough
-			case k != "fault" || fault(t).Cause == "agent":
+			case k != "fault" || Why(t).Cause == "agent":
 				one.n++
 			}
 		}

@@ -161,7 +161,7 @@ func Summarise(runs ...Input) Report {
 
 // groups are the trials by who acted, in the order of names.
 func groups(trials []Trial) [][]Trial {
-	return split(trials, func(t Trial) string { return t.AgentInfo.Name + "\x00" + modelOf(t) })
+	return split(trials, func(t Trial) string { return t.AgentInfo.Name + "\x00" + ModelOf(t) })
 }
 
 // split sorts trials into lots by a key, the lots in the order of their keys.
@@ -176,7 +176,8 @@ func split(trials []Trial, key func(Trial) string) (lots [][]Trial) {
 	return lots
 }
 
-func modelOf(t Trial) string {
+// ModelOf is the model that acted, "" if none did.
+func ModelOf(t Trial) string {
 	switch m := t.AgentInfo.ModelInfo; {
 	case m == nil:
 		return ""
@@ -188,7 +189,7 @@ func modelOf(t Trial) string {
 }
 
 func group(trials []Trial) Group {
-	g := Group{Agent: trials[0].AgentInfo.Name, Model: modelOf(trials[0]), Trials: len(trials), Rates: rates(trials), PassAt: passAt(trials),
+	g := Group{Agent: trials[0].AgentInfo.Name, Model: ModelOf(trials[0]), Trials: len(trials), Rates: rates(trials), PassAt: passAt(trials),
 		Outcomes: outcomes(trials), Faults: faults(trials), Sets: []SetRate{}, Stops: []Count{}, Tainted: []string{}}
 	stops := map[string]int{}
 	var seconds []float64
@@ -217,10 +218,10 @@ func group(trials []Trial) Group {
 	if slices.Sort(seconds); len(seconds) > 0 {
 		g.Seconds.Median = seconds[len(seconds)/2]
 	}
-	for _, lot := range split(trials, dataset) {
-		s := SetRate{Dataset: dataset(lot[0]), Trials: len(lot), Rate: rates(lot).Verdicts}
+	for _, lot := range split(trials, DatasetOf) {
+		s := SetRate{Dataset: DatasetOf(lot[0]), Trials: len(lot), Rate: rates(lot).Verdicts}
 		for _, t := range lot {
-			switch kind(t) {
+			switch Kind(t) {
 			case "solved":
 				s.Solved++
 			case "fault":
@@ -232,9 +233,9 @@ func group(trials []Trial) Group {
 	return g
 }
 
-// kind is what came of a trial, one of Kinds. Without a reward there is no
+// Kind is what came of a trial, one of Kinds. Without a reward there is no
 // verdict, whatever else the record says.
-func kind(t Trial) string {
+func Kind(t Trial) string {
 	switch {
 	case t.Fault != nil || t.Reward == nil || math.IsNaN(*t.Reward):
 		return "fault"
@@ -247,8 +248,8 @@ func kind(t Trial) string {
 	}
 }
 
-// fault is why a trial has no verdict.
-func fault(t Trial) result.Fault {
+// Why is the reason that a trial has no verdict.
+func Why(t Trial) result.Fault {
 	if t.Fault != nil {
 		return *t.Fault
 	}
@@ -259,9 +260,9 @@ func outcomes(trials []Trial) []Outcome {
 	by := map[string]*Outcome{}
 	var all []*Outcome
 	for _, t := range trials {
-		o := Outcome{Kind: kind(t)}
+		o := Outcome{Kind: Kind(t)}
 		if o.Kind == "fault" {
-			f := fault(t)
+			f := Why(t)
 			o.Class, o.Phase = f.Class, f.Phase
 			o.Detail = likely(f.Message, t.Verifier, t.Script)
 		}
@@ -286,16 +287,16 @@ func outcomes(trials []Trial) []Outcome {
 
 func faults(trials []Trial) []Fault {
 	out := []Fault{}
-	lots := split(slices.DeleteFunc(slices.Clone(trials), func(t Trial) bool { return kind(t) != "fault" }), func(t Trial) string {
-		f := fault(t)
+	lots := split(slices.DeleteFunc(slices.Clone(trials), func(t Trial) bool { return Kind(t) != "fault" }), func(t Trial) string {
+		f := Why(t)
 		return fmt.Sprintf("%02d\x00%s\x00%s", slices.Index(result.Phases, f.Phase)+1, f.Class, f.Cause)
 	})
 	for _, lot := range lots {
-		f := fault(lot[0])
+		f := Why(lot[0])
 		one := Fault{Phase: f.Phase, Class: f.Class, Cause: f.Cause, Trials: []string{}}
 		for _, t := range lot {
 			one.Trials = append(one.Trials, t.TrialName)
-			one.Hint = cmp.Or(one.Hint, fault(t).Hint)
+			one.Hint = cmp.Or(one.Hint, Why(t).Hint)
 		}
 		slices.Sort(one.Trials)
 		out = append(out, one)
@@ -304,12 +305,12 @@ func faults(trials []Trial) []Fault {
 	return out
 }
 
-// dataset is the name of where a task came from. Harbor says adhoc of one that
+// DatasetOf is the name of where a task came from. Harbor says adhoc of one that
 // came from nowhere.
-func dataset(t Trial) string { return cmp.Or(t.Source, "adhoc") }
+func DatasetOf(t Trial) string { return cmp.Or(t.Source, "adhoc") }
 
 // taskOf names a task of its dataset, for all attempts and agents.
-func taskOf(t Trial) string { return dataset(t) + "\x00" + cmp.Or(t.TaskName, t.Task) }
+func taskOf(t Trial) string { return DatasetOf(t) + "\x00" + cmp.Or(t.TaskName, t.Task) }
 
 func counts(m map[string]int) []Count {
 	out := []Count{}

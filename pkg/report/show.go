@@ -21,12 +21,10 @@ func Show(t Trial, lines int) []Block {
 		}
 	}
 	row("verdict", said(t))
-	if kind(t) != "solved" {
-		row("likely cause", likely(fault(t).Message, t.Verifier, t.Script))
-	}
-	row("task", strings.TrimPrefix(dataset(t)+" / "+t.TaskName, "adhoc / "))
+	row("likely cause", Likely(t))
+	row("task", strings.TrimPrefix(DatasetOf(t)+" / "+t.TaskName, "adhoc / "))
 	row("task folder", t.Task)
-	row("agent", strings.TrimSpace(t.AgentInfo.Name+" "+t.AgentInfo.Version+" "+modelOf(t)))
+	row("agent", strings.TrimSpace(t.AgentInfo.Name+" "+t.AgentInfo.Version+" "+ModelOf(t)))
 	row("ended by", ended(t.Agent))
 	row("reward from", from(t.Verify))
 	if t.VerifierResult != nil && len(t.VerifierResult.Rewards) > 1 {
@@ -77,9 +75,9 @@ func Show(t Trial, lines int) []Block {
 
 // said is a verdict in words.
 func said(t Trial) string {
-	switch k := kind(t); {
+	switch k := Kind(t); {
 	case k == "fault":
-		f := fault(t)
+		f := Why(t)
 		return "none: " + f.Class + " (" + f.Phase + ", cause: " + f.Cause + ")"
 	case k == "solved":
 		return "solved, reward " + number(*t.Reward)

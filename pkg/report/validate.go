@@ -45,9 +45,9 @@ func (c Cell) String() string {
 const oracle, nop = "oracle", "nop"
 
 // noSolution says that there is nothing for an oracle to run.
-func noSolution(t Trial) bool { return kind(t) == "fault" && fault(t).Class == "solution_missing" }
+func noSolution(t Trial) bool { return Kind(t) == "fault" && Why(t).Class == "solution_missing" }
 
-func noImage(t Trial) bool { return kind(t) == "fault" && fault(t).Phase == "build" }
+func noImage(t Trial) bool { return Kind(t) == "fault" && Why(t).Phase == "build" }
 
 // Answer is the exit code of a validation: 1 if an oracle failed or a nop
 // passed, else 3 if of some trial it cannot be told or there is none, else 0.
@@ -58,9 +58,9 @@ func Answer(trials []Trial) int {
 		switch {
 		case t.AgentInfo.Name == oracle && noSolution(t):
 			continue
-		case kind(t) == "fault":
+		case Kind(t) == "fault":
 			open++
-		case t.AgentInfo.Name == oracle && kind(t) != "solved", t.AgentInfo.Name == nop && kind(t) == "solved":
+		case t.AgentInfo.Name == oracle && Kind(t) != "solved", t.AgentInfo.Name == nop && Kind(t) == "solved":
 			return 1
 		}
 		asked++
@@ -76,14 +76,14 @@ func Answer(trials []Trial) int {
 func datasets(trials []Trial) []Dataset {
 	out := []Dataset{}
 	scripted := slices.DeleteFunc(slices.Clone(trials), func(t Trial) bool { return t.AgentInfo.Name != oracle && t.AgentInfo.Name != nop })
-	for _, lot := range split(scripted, dataset) {
+	for _, lot := range split(scripted, DatasetOf) {
 		out = append(out, row(lot))
 	}
 	return out
 }
 
 func row(lot []Trial) Dataset {
-	d := Dataset{Name: dataset(lot[0]), Oracle: Cell{State: "not run"}, Nop: Cell{State: "not run"}}
+	d := Dataset{Name: DatasetOf(lot[0]), Oracle: Cell{State: "not run"}, Nop: Cell{State: "not run"}}
 	built, all, tasks := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	var n notes
 	for _, t := range lot {
@@ -108,9 +108,9 @@ func row(lot []Trial) Dataset {
 					}
 					continue
 				}
-				d.Oracle.add(attempts, func(t Trial) bool { return kind(t) == "solved" })
+				d.Oracle.add(attempts, func(t Trial) bool { return Kind(t) == "solved" })
 			case nop:
-				d.Nop.add(attempts, func(t Trial) bool { return kind(t) == "failed" || kind(t) == "partly" })
+				d.Nop.add(attempts, func(t Trial) bool { return Kind(t) == "failed" || Kind(t) == "partly" })
 			}
 		}
 	}
@@ -185,7 +185,7 @@ func (n *notes) task(attempts []Trial) {
 	verdicts := map[string]bool{}
 	agent, task := attempts[0].AgentInfo.Name, taskOf(attempts[0])
 	for _, t := range attempts {
-		k := kind(t)
+		k := Kind(t)
 		if k != "fault" {
 			verdicts[k] = true
 		}
@@ -194,7 +194,7 @@ func (n *notes) task(attempts []Trial) {
 		case agent == oracle && noSolution(t):
 			n.unsolved++
 		case k == "fault":
-			f := fault(t)
+			f := Why(t)
 			whom := task
 			if f.Phase == "build" {
 				whom = cmp.Or(t.Image, task)
