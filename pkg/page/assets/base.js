@@ -16,11 +16,22 @@ function h(tag, attributes, ...children) {
     if (k.startsWith("on")) e.addEventListener(k.slice(2), v);
     else e.setAttribute(k, v === true ? "" : String(v));
   }
+  return put(e, children);
+}
+
+// put appends children to an element.
+function put(e, ...children) {
   for (const c of children.flat(Infinity)) {
-    if (c === null || c === undefined || c === "") continue;
+    if (c === null || c === undefined || c === false || c === "") continue;
     e.append(c instanceof Node ? c : document.createTextNode(String(c)));
   }
   return e;
+}
+
+// fill puts children in the place of those that were there.
+function fill(e, ...children) {
+  e.replaceChildren();
+  return put(e, children);
 }
 
 // visible is a text that does nothing on a page but stand there: what has no
@@ -28,8 +39,7 @@ function h(tag, attributes, ...children) {
 function visible(text) {
   return text.replace(/\r\n/g, "\n").replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (c) => {
     const n = c.charCodeAt(0);
-    if (n < 0x20) return String.fromCharCode(0x2400 + n);
-    if (n === 0x7f) return "\u2421";
+    if (n < 0x20 || n === 0x7f) return "^" + String.fromCharCode(n ^ 0x40);
     return "\\u" + n.toString(16).padStart(4, "0");
   });
 }

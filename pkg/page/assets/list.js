@@ -46,7 +46,7 @@ function drawList() {
   const d = rollout.data, root = document.getElementById("list");
   const n = (k) => d.trials.filter((t) => t.kind === k).length;
   const judged = d.trials.length - n("fault");
-  root.replaceChildren(
+  fill(root, 
     h("h1", null, "rollout report"),
     h("p", { class: "dim" }, d.runs.join(", ")),
     h("div", { class: "cards" },
@@ -54,7 +54,7 @@ function drawList() {
       judged ? card((n("solved") / judged * 100).toFixed(1) + "%", "of verdicts solved") : null,
       d.trials.some((t) => t.tainted) ? card(d.trials.filter((t) => t.tainted).length, "tainted", "failed") : null),
     h("div", { class: "plots" },
-      figure("Outcomes by dataset and agent", outcomes(d.trials, (f) => { Object.assign(rollout.filter, f); drawTrials(); document.getElementById("trials").scrollIntoView(); })),
+      figure("Outcomes by dataset and agent", outcomes(d.trials, (f) => { Object.assign(rollout.filter, f); drawTrials(); document.getElementById("trials").scrollIntoView(); }), "all"),
       figure("Time of a trial", histogram(d.trials, (t) => t.s, time)),
       figure("Turns", histogram(d.trials, (t) => t.turns, number)),
       figure("Tokens read", histogram(d.trials, (t) => t.in, number)),
@@ -78,7 +78,7 @@ function drawTrials() {
   const rows = () => {
     const some = shown();
     count.textContent = some.length + " of " + rollout.data.trials.length;
-    table.replaceChildren(h("table", { class: "trials" },
+    fill(table, h("table", { class: "trials" },
       h("thead", null, h("tr", null, columns.map((c) => h("th", { class: c.number ? "n" : "", tabindex: 0, "aria-sort": rollout.sort.by === c.name ? (rollout.sort.down ? "descending" : "ascending") : "none",
         onclick: () => order(c), onkeydown: (e) => { if (e.key === "Enter") order(c); } }, c.name, rollout.sort.by === c.name ? (rollout.sort.down ? " \u25be" : " \u25b4") : "")))),
       h("tbody", null, some.slice(0, rollout.most).map(row))),
@@ -88,7 +88,7 @@ function drawTrials() {
     rollout.sort = { by: c.name, down: rollout.sort.by === c.name ? !rollout.sort.down : !!c.number };
     rows();
   };
-  document.getElementById("trials").replaceChildren(h("h2", null, "Trials"),
+  fill(document.getElementById("trials"), h("h2", null, "Trials"),
     h("div", { class: "filters" }, search, select("kind", "every outcome", Object.entries(kinds)), select("set", "every dataset", distinct((t) => t.set)),
       select("agent", "every agent", distinct((t) => t.agent)), rollout.data.runs.length > 1 ? select("run", "every run", rollout.data.runs.map((r, i) => [i, r])) : null,
       h("button", { onclick: () => { rollout.filter = { text: "", kind: "", set: "", agent: "", run: "" }; drawTrials(); } }, "clear"), count),
@@ -97,7 +97,7 @@ function drawTrials() {
 }
 
 function row(t) {
-  const open = "#t=" + rollout.data.trials.indexOf(t);
+  const open = "#t=" + t.i;
   return h("tr", null,
     h("td", null, h("a", { href: open }, visible(t.name)), rollout.data.runs.length > 1 ? h("div", { class: "dim" }, rollout.data.runs[t.run]) : null),
     h("td", null, visible(t.set)), h("td", null, visible(t.agent)), h("td", null, badge(t.kind)),

@@ -8,7 +8,7 @@ async function route() {
   document.getElementById("list").hidden = one;
   document.getElementById("one").hidden = !one;
   if (!one) {
-    document.getElementById("one").replaceChildren(); // ends a replay
+    fill(document.getElementById("one")); // ends a replay
     document.title = "rollout report";
     return;
   }
@@ -22,6 +22,7 @@ async function route() {
 
 rollout.index = (data) => {
   rollout.data = data;
+  data.trials.forEach((t, i) => { t.i = i; });
   drawList();
   route();
   addEventListener("hashchange", route);

@@ -76,6 +76,6 @@ function nice(x) {
   return 10 * p;
 }
 
-function figure(title, drawing) {
-  return drawing && h("figure", null, h("figcaption", null, title), drawing);
+function figure(title, drawing, kind) {
+  return drawing && h("figure", { class: kind }, h("figcaption", null, title), drawing);
 }

@@ -49,7 +49,7 @@ class Replay {
       fontSize: Math.max(6, Math.min(14, Math.floor(room / this.cast.w / 0.602))), fontFamily: "ui-monospace, 'DejaVu Sans Mono', 'Liberation Mono', monospace",
       linkHandler: { activate() {}, allowNonHttpProtocols: true }, windowOptions: {}, theme: { background: "#14161a", foreground: "#d8dbe0" } });
     this.term.open(screen);
-    this.seek(0);
+    this.seek(this.length);
     return this.root;
   }
 
