@@ -16,6 +16,7 @@ import (
 	"fence/pkg/build"
 	"fence/pkg/cli"
 	"fence/pkg/harbor"
+	"fence/pkg/job"
 )
 
 func gcCmd() *urfave.Command {
@@ -67,7 +68,7 @@ func gcCommand(c *urfave.Context) error {
 	}
 	gone, failed := build.GC(o)
 	if !o.DryRun {
-		ctx, stop := interruptible()
+		ctx, stop := job.Interruptible()
 		defer stop()
 		failed = errors.Join(failed, harbor.Sweep(ctx, o.Cache))
 	}

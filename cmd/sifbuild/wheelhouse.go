@@ -14,6 +14,7 @@ import (
 	urfave "github.com/urfave/cli/v2"
 
 	"fence/pkg/cli"
+	"fence/pkg/job"
 	"fence/pkg/task"
 	"fence/pkg/wanted"
 	"fence/pkg/wheel"
@@ -71,7 +72,7 @@ func wheelhouseCommand(c *urfave.Context) error {
 	if o.Target, err = wheelTarget(c); err != nil {
 		return err
 	}
-	ctx, stop := interruptible()
+	ctx, stop := job.Interruptible()
 	defer stop()
 	if c.Args().Present() {
 		arch, err := goArch(o.Target.Arch)
