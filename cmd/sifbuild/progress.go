@@ -53,7 +53,7 @@ func (p *progress) event(e build.Event) {
 }
 
 func (p *progress) done(w build.Want, r *build.Report) {
-	said := "built, " + size(r.Bytes) + ", in " + cli.Span(p.Since(w.Key))
+	said := "built, " + cli.Size(r.Bytes) + ", in " + cli.Span(p.Since(w.Key))
 	switch {
 	case r.Fault != nil && r.Fault.Class == "stopped":
 		p.fail(1)

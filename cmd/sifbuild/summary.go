@@ -109,7 +109,7 @@ func (o *recorder) summary(w *os.File) {
 	if o.failed > 0 {
 		of = fmt.Sprintf("%d of %s", len(o.reports)-o.failed, of)
 	}
-	fmt.Fprintf(w, "%s for %s: %d built, %d there before; %s\n", plural(len(images), "image"), of, len(images)-there, there, size(bytes))
+	fmt.Fprintf(w, "%s for %s: %d built, %d there before; %s\n", plural(len(images), "image"), of, len(images)-there, there, cli.Size(bytes))
 	if where != "" && !o.print {
 		fmt.Fprintf(w, "in %s: the same again with > images.jsonl says which is whose\n", cli.Printable(where))
 	}
@@ -221,7 +221,7 @@ func table(w io.Writer, columns int, heading string, rows [][3]string) {
 		if class > 0 {
 			prefix += fmt.Sprintf("%-*s  ", class, r[1])
 		}
-		for _, line := range cli.Fold(cli.Printable(r[2]), columns-indent) {
+		for _, line := range cli.Fold(cli.Printable(r[2]), max(20, columns-indent)) {
 			fmt.Fprintln(w, prefix+line)
 			prefix = strings.Repeat(" ", indent)
 		}

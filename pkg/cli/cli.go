@@ -183,3 +183,6 @@ func Fold(s string, columns int) []string { return text.Fold(s, columns) }
 
 // Short is s in that many columns, without its middle where it is longer.
 func Short(s string, columns int) string { return text.Short(s, columns) }
+
+// Size is a number of bytes for people.
+func Size(n int64) string { return text.Size(n) }

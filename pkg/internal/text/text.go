@@ -2,6 +2,7 @@
 package text
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -21,7 +22,7 @@ func Printable(s string) string {
 // Fold breaks a text into lines of at most that many columns, between words
 // where it can.
 func Fold(text string, columns int) (lines []string) {
-	columns = max(columns, 20)
+	columns = max(columns, 1)
 	line := ""
 	for _, word := range strings.Fields(text) {
 		for {
@@ -58,4 +59,17 @@ func Short(s string, columns int) string {
 	}
 	tail := columns / 3
 	return string(r[:columns-tail-2]) + ".." + string(r[len(r)-tail:])
+}
+
+// Size is a number of bytes for people.
+func Size(n int64) string {
+	units := []string{"", "K", "M", "G", "T"}
+	f, i := float64(n), 0
+	for f >= 1024 && i < len(units)-1 {
+		f, i = f/1024, i+1
+	}
+	if i == 0 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%.1f%s", f, units[i])
 }
