@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	urfave "github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
@@ -19,6 +18,7 @@ import (
 	"fence/pkg/build"
 	"fence/pkg/cli"
 	"fence/pkg/dockerfile"
+	"fence/pkg/job"
 )
 
 func buildCmd() *urfave.Command {
@@ -77,7 +77,8 @@ func buildCommand(c *urfave.Context) error {
 	if err := schedule(c, &o); err != nil {
 		return err
 	}
-	if _, err := parseDeadline(c.String("deadline"), time.Now()); err != nil {
+	end, err := deadline(c)
+	if err != nil {
 		return err
 	}
 	fence, err := findFence()
@@ -87,7 +88,7 @@ func buildCommand(c *urfave.Context) error {
 	if _, err := exec.LookPath("mksquashfs"); err != nil {
 		return cli.Usagef("Debian, Ubuntu: squashfs-tools; or load a module that has it", "mksquashfs is not installed on this node")
 	}
-	ctx, stop := interruptible() // one for all: between two a signal could be lost
+	ctx, stop := job.Interruptible() // one for all: between two a signal could be lost
 	defer stop()
 	p, all, skipped, err := readTasks(ctx, c)
 	if err != nil {
@@ -149,7 +150,7 @@ func buildCommand(c *urfave.Context) error {
 		o.Config = config
 	}
 	bar := newProgress(os.Stderr)
-	o.Progress, o.Say = bar.event, bar.say
+	o.Progress, o.Say = bar.event, bar.Say
 	// Whoever read the records may be gone: the runs that are left end as by a
 	// signal then, and nothing is left behind. Not ignored, for commands would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
@@ -157,7 +158,7 @@ func buildCommand(c *urfave.Context) error {
 	defer gone()
 	if work {
 		var cancel context.CancelFunc
-		if ctx, cancel, err = until(ctx, c.String("deadline"), bar.say); err != nil {
+		if ctx, cancel, err = job.This().Until(ctx, end, "built", bar.Say); err != nil {
 			return err
 		}
 		defer cancel()
@@ -183,8 +184,8 @@ func buildCommand(c *urfave.Context) error {
 	if work { // the table at the end may be hours away
 		out.early(os.Stderr)
 	}
-	bar.start()
-	later := p.later(ctx, waiting, o.Patience, bar.say)
+	bar.Start()
+	later := p.later(ctx, waiting, o.Patience, bar.Say)
 	for some, ok := ready, true; ok; {
 		names.add(b, some)
 		list, byKey := wants(b, some)
@@ -199,7 +200,7 @@ func buildCommand(c *urfave.Context) error {
 		some, ok = <-later
 		out.unplanned(p, some)
 	}
-	bar.end()
+	bar.End()
 	err = names.end(context.WithoutCancel(ctx))
 	if closed := b.Close(); err == nil {
 		err = closed
@@ -210,7 +211,7 @@ func buildCommand(c *urfave.Context) error {
 	case err != nil:
 		return &cli.Error{Code: cli.Unknown, Err: err}
 	case out.failed > 0:
-		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of %d tasks have no image", out.failed, len(out.reports))}
+		return &cli.Error{Code: cli.Unknown, Err: lack(out.failed, len(out.reports), "image")}
 	}
 	return nil
 }

@@ -131,7 +131,7 @@ func printCheck(w io.Writer, r check.Report) {
 		answer = "NO"
 	}
 	fmt.Fprintf(w, "%s\n", cli.Printable(r.Image))
-	fmt.Fprintf(w, "  %-8s %s, %s, %d files of %s\n", answer, cli.Printable(r.Arch), size(r.Bytes), r.Files, size(r.Unpacked))
+	fmt.Fprintf(w, "  %-8s %s, %s, %d files of %s\n", answer, cli.Printable(r.Arch), cli.Size(r.Bytes), r.Files, cli.Size(r.Unpacked))
 	for _, f := range r.Findings {
 		word := string(f.Level)
 		if f.Level == check.Fault {

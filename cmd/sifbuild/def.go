@@ -9,6 +9,7 @@ import (
 
 	"fence/pkg/cli"
 	"fence/pkg/dockerfile"
+	"fence/pkg/job"
 )
 
 func defCmd() *urfave.Command {
@@ -39,7 +40,7 @@ func defCmd() *urfave.Command {
 			if o.Context == "" {
 				o.Context = filepath.Dir(name)
 			}
-			ctx, stop := interruptible()
+			ctx, stop := job.Interruptible()
 			defer stop()
 			p, err := dockerfile.New(ctx, data, o)
 			if err != nil {

@@ -16,6 +16,7 @@ import (
 	"fence/pkg/build"
 	"fence/pkg/cli"
 	"fence/pkg/harbor"
+	"fence/pkg/job"
 )
 
 func gcCmd() *urfave.Command {
@@ -67,7 +68,7 @@ func gcCommand(c *urfave.Context) error {
 	}
 	gone, failed := build.GC(o)
 	if !o.DryRun {
-		ctx, stop := interruptible()
+		ctx, stop := job.Interruptible()
 		defer stop()
 		failed = errors.Join(failed, harbor.Sweep(ctx, o.Cache))
 	}
@@ -78,7 +79,7 @@ func gcCommand(c *urfave.Context) error {
 		if c.Bool("json") {
 			enc.Encode(g)
 		} else if c.Bool("dry-run") {
-			fmt.Fprintf(c.App.Writer, "%8s  %-8s  %s  %s\n", size(g.Bytes), g.Kind, g.Used.Format(time.DateOnly), cli.Printable(g.Path))
+			fmt.Fprintf(c.App.Writer, "%8s  %-8s  %s  %s\n", cli.Size(g.Bytes), g.Kind, g.Used.Format(time.DateOnly), cli.Printable(g.Path))
 		}
 	}
 	if !c.Bool("json") {
@@ -86,7 +87,7 @@ func gcCommand(c *urfave.Context) error {
 		if o.DryRun {
 			verb = "would remove"
 		}
-		fmt.Fprintf(c.App.Writer, "%s %s, %s\n", verb, plural(len(gone), "file"), size(bytes))
+		fmt.Fprintf(c.App.Writer, "%s %s, %s\n", verb, plural(len(gone), "file"), cli.Size(bytes))
 	}
 	if failed != nil {
 		return &cli.Error{Code: cli.Unknown, Err: failed}
@@ -94,12 +95,10 @@ func gcCommand(c *urfave.Context) error {
 	return nil
 }
 
-var units = []string{"", "K", "M", "G", "T"}
-
 // parseSize reads a number of bytes with a unit of 1024.
 func parseSize(s string) (int64, error) {
 	number, factor := s, 1.0
-	for i, u := range units[1:] {
+	for i, u := range []string{"K", "M", "G", "T"} {
 		if n, ok := strings.CutSuffix(s, u); ok {
 			number, factor = n, math.Pow(1024, float64(i+1))
 		}
@@ -109,16 +108,4 @@ func parseSize(s string) (int64, error) {
 		return 0, fmt.Errorf("%q is not a size", s)
 	}
 	return int64(n), nil
-}
-
-// size is a number of bytes for people.
-func size(n int64) string {
-	f, i := float64(n), 0
-	for f >= 1024 && i < len(units)-1 {
-		f, i = f/1024, i+1
-	}
-	if i == 0 {
-		return fmt.Sprint(n)
-	}
-	return fmt.Sprintf("%.1f%s", f, units[i])
 }

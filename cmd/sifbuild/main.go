@@ -4,11 +4,7 @@
 package main
 
 import (
-	"context"
 	"os"
-	"os/signal"
-	"slices"
-	"syscall"
 
 	urfave "github.com/urfave/cli/v2"
 
@@ -67,16 +63,4 @@ func notACommand(name string) error {
 		hint = "did you mean 'sifbuild " + near + "'?"
 	}
 	return cli.Usagef(hint, "%q is not a subcommand", name)
-}
-
-// interruptible ends with the signals that end a job, and when nobody reads
-// standard output any more: records go there, and the scratch folder has to go.
-// A signal that whoever started this program had ignored stays so: nohup(1), a
-// shell's background.
-func interruptible() (context.Context, context.CancelFunc) {
-	signals := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE}, signal.Ignored)
-	if len(signals) == 0 { // which NotifyContext would take for all
-		return context.WithCancel(context.Background())
-	}
-	return signal.NotifyContext(context.Background(), signals...)
 }

@@ -18,6 +18,7 @@ import (
 
 	"fence/pkg/build"
 	"fence/pkg/cli"
+	"fence/pkg/job"
 	"fence/pkg/task"
 )
 
@@ -64,7 +65,7 @@ func planCommand(c *urfave.Context) error {
 	if c.Bool("fetch") && c.String("cache") == "" {
 		return cli.Usagef("--cache DIR, or the variable SIF_CACHE", "--fetch needs a cache to fetch to")
 	}
-	ctx, stop := interruptible()
+	ctx, stop := job.Interruptible()
 	defer stop()
 	p, all, skipped, err := readTasks(ctx, c)
 	if err != nil {
@@ -97,7 +98,7 @@ func planCommand(c *urfave.Context) error {
 		}
 	}
 	if failed > 0 {
-		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of %d tasks have no plan", failed, len(all))}
+		return &cli.Error{Code: cli.Unknown, Err: lack(failed, len(all), "plan")}
 	}
 	return nil
 }

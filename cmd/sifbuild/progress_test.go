@@ -9,65 +9,24 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"fence/pkg/build"
 	"fence/test/clitest"
 )
 
-// bars is a progress with so many builds under way.
-func bars(n int, name string) (*progress, time.Time) {
-	at := time.Unix(1000, 0)
-	p := &progress{names: map[string]string{}, running: map[string]running{}, total: 40, ended: 10, failed: 2, began: at}
-	for i := range n {
-		key := fmt.Sprint("key", i)
-		p.names[key] = fmt.Sprintf("%s%d", name, i)
-		p.running[key] = running{build.Event{Image: key, Step: 2, Of: 4, Text: "RUN echo \x1b[31m" + strings.Repeat("word ", 50)}, at.Add(time.Duration(i) * time.Second)}
-	}
-	return p, at.Add(100 * time.Second)
-}
-
-// Whatever is being built, the bars fit the terminal and none wraps.
-func TestProgress_FitsTheTerminal(t *testing.T) {
-	for _, columns := range []int{40, 80, 120} {
-		for _, n := range []int{0, 1, 4, 20, 100} {
-			for _, name := range []string{"a", "a-rather-long-name-of-a-task-from-some-dataset-number-", "世界"} {
-				p, now := bars(n, name)
-				lines := p.lines(columns, 24, now)
-				if want := min(n, 21) + 1; len(lines) != want {
-					t.Errorf("%d builds in %d columns: %d lines, want %d", n, columns, len(lines), want)
-				}
-				for _, l := range lines {
-					if utf8.RuneCountInString(l) >= columns || strings.ContainsAny(l, "\x1b\n") {
-						t.Errorf("%d columns: %q", columns, l)
-					}
-				}
-			}
-		}
-	}
-	p, now := bars(23, "task-")
-	lines := p.lines(80, 24, now)
-	if want := "task-0  [#####.....]  2/4   1m40s  RUN echo \\x1b[31mword word word word word wo"; lines[0] != want {
-		t.Errorf("%q, want %q", lines[0], want)
-	}
-	if want := "[#####...............] 10 of 40 images, 2 failed, 1m40s; 2 more are being built"; lines[21] != want {
-		t.Errorf("%q, want %q", lines[21], want)
-	}
-}
-
 // On a terminal the bars are gone in the end, and what is done stays.
 func TestProgress_Terminal(t *testing.T) {
 	screen, tty := clitest.Terminal(t, 80)
 	p := newProgress(tty)
 	list := []build.Want{{Key: "a", Names: []string{"first"}}, {Key: "b", Names: []string{"second"}}, {Key: "c", Names: []string{"third"}}}
-	p.start()
+	p.Start()
 	p.more(list)
 	p.event(build.Event{Image: "a", Step: 1, Of: 2, Text: "RUN x"})
 	p.done(list[0], &build.Report{Bytes: 3 << 20})
 	p.done(list[1], &build.Report{Cached: true})
 	p.done(list[2], &build.Report{Fault: &build.Fault{Class: "step", Message: "Dockerfile:1: RUN y: exit status 1"}})
-	p.end()
+	p.End()
 	tty.Close()
 	said, _ := io.ReadAll(screen) // until the last of its other side is closed
 	if !bytes.HasSuffix(said, []byte("\x1b[1A\x1b[J")) {
@@ -80,29 +39,6 @@ func TestProgress_Terminal(t *testing.T) {
 	}
 	if bytes.Contains(said, []byte("second:")) {
 		t.Errorf("a line for what was there: %q", said)
-	}
-}
-
-func TestShort(t *testing.T) {
-	for _, c := range []struct {
-		s       string
-		columns int
-		want    string
-	}{
-		{"short", 20, "short"}, {"exactly-twenty-long-", 20, "exactly-twenty-long-"},
-		{"a-name-that-is-longer-01", 20, "a-name-that-..ger-01"}, {"a-name", 3, "a-n"}, {"a", 0, ""},
-	} {
-		if got := short(c.s, c.columns); got != c.want {
-			t.Errorf("%q in %d: %q, want %q", c.s, c.columns, got, c.want)
-		}
-	}
-}
-
-func TestSpan(t *testing.T) {
-	for d, want := range map[time.Duration]string{0: "0.0s", -time.Second: "0.0s", 3250 * time.Millisecond: "3.2s", 41 * time.Second: "41s", 723 * time.Second: "12m03s", 90 * time.Minute: "90m00s"} {
-		if got := span(d); got != want {
-			t.Errorf("%v: %s, want %s", d, got, want)
-		}
 	}
 }
 
@@ -135,19 +71,6 @@ func TestTable(t *testing.T) {
 	table(&out, 80, "NO IMAGE", nil)
 	if out.Len() > 0 {
 		t.Errorf("%q", out.String())
-	}
-}
-
-func TestWrap(t *testing.T) {
-	for text, want := range map[string][]string{
-		"":                                 {""},
-		"a few words that go on and on":    {"a few words that go", "on and on"},
-		"a " + strings.Repeat("b", 45):     {"a", strings.Repeat("b", 20), strings.Repeat("b", 20), strings.Repeat("b", 5)},
-		"exactly twenty long. and another": {"exactly twenty long.", "and another"},
-	} {
-		if got := wrap(text, 20); !slices.Equal(got, want) {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
 	}
 }
 

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"strconv"
 	"time"
 
 	urfave "github.com/urfave/cli/v2"
@@ -51,67 +48,11 @@ func schedule(c *urfave.Context, o *build.Options) (err error) {
 	return nil
 }
 
-// margin is how long before a job's end builds are ended: that is time enough
-// to end them, remove what is in scratch, and print the records.
-const margin = 2 * time.Minute
-
-// errEnding is why builds are ended before the job is.
-type errEnding struct{ at time.Time }
-
-func (e errEnding) Error() string {
-	return "the job ends at " + e.at.Format("15:04:05") + ", so nothing more is built"
-}
-
-// until ends ctx shortly before the job ends; say says so, and what is not known.
-func until(ctx context.Context, deadline string, say func(string)) (context.Context, context.CancelFunc, error) {
-	end, err := parseDeadline(deadline, time.Now())
-	if err != nil {
-		return nil, nil, err
+// deadline reads --deadline, so that a wrong one is said before anything begins.
+func deadline(c *urfave.Context) (string, error) {
+	text := c.String("deadline")
+	if _, err := job.ParseDeadline(text, time.Now()); err != nil {
+		return "", cli.Usagef("such as 3h, 2026-01-31T18:00:00Z, or none", "--deadline: %w", err)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	at := func(end time.Time) {
-		if end.IsZero() {
-			return
-		}
-		stop := func() {
-			say(errEnding{end}.Error())
-			cancel(errEnding{end})
-		}
-		wait := time.Until(end.Add(-margin))
-		if wait <= 0 {
-			stop()
-			return
-		}
-		t := time.AfterFunc(wait, stop)
-		context.AfterFunc(ctx, func() { t.Stop() })
-	}
-	if deadline != "" {
-		at(end)
-	} else {
-		go func() { // Slurm may take its time
-			end, err := job.This().End(ctx)
-			if err != nil && ctx.Err() == nil {
-				say(fmt.Sprintf("when the job ends is not known, so nothing is ended cleanly before it does (--deadline): %v", err))
-			}
-			at(end)
-		}()
-	}
-	return ctx, func() { cancel(nil) }, nil
-}
-
-// parseDeadline reads --deadline; "" and none are no time.
-func parseDeadline(s string, now time.Time) (time.Time, error) {
-	if s == "" || s == "none" {
-		return time.Time{}, nil
-	}
-	if sec, err := strconv.ParseInt(s, 10, 64); err == nil && sec > 0 {
-		return time.Unix(sec, 0), nil
-	}
-	if d, err := time.ParseDuration(s); err == nil && d > 0 {
-		return now.Add(d), nil
-	}
-	if at, err := time.Parse(time.RFC3339, s); err == nil {
-		return at, nil
-	}
-	return time.Time{}, cli.Usagef("such as 3h, 2026-01-31T18:00:00Z, or none", "--deadline: %q is no time", s)
+	return text, nil
 }

@@ -109,7 +109,7 @@ func (o *recorder) summary(w *os.File) {
 	if o.failed > 0 {
 		of = fmt.Sprintf("%d of %s", len(o.reports)-o.failed, of)
 	}
-	fmt.Fprintf(w, "%s for %s: %d built, %d there before; %s\n", plural(len(images), "image"), of, len(images)-there, there, size(bytes))
+	fmt.Fprintf(w, "%s for %s: %d built, %d there before; %s\n", plural(len(images), "image"), of, len(images)-there, there, cli.Size(bytes))
 	if where != "" && !o.print {
 		fmt.Fprintf(w, "in %s: the same again with > images.jsonl says which is whose\n", cli.Printable(where))
 	}
@@ -130,6 +130,15 @@ func plural(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// lack says that some of all tasks have no image, or what is named.
+func lack(some, all int, what string) error {
+	verb := "have"
+	if some == 1 {
+		verb = "has"
+	}
+	return fmt.Errorf("%d of %s %s no %s", some, plural(all, "task"), verb, what)
 }
 
 // lastSaid is the last line that a command printed, of the end of a log: lines
@@ -208,11 +217,11 @@ func table(w io.Writer, columns int, heading string, rows [][3]string) {
 			fmt.Fprintln(w, strings.Repeat(" ", max(2, min(indent, columns-len([]rune(text)))))+text)
 			continue
 		}
-		prefix := fmt.Sprintf("%-*s  ", left, short(cli.Printable(r[0]), left))
+		prefix := fmt.Sprintf("%-*s  ", left, cli.Short(cli.Printable(r[0]), left))
 		if class > 0 {
 			prefix += fmt.Sprintf("%-*s  ", class, r[1])
 		}
-		for _, line := range wrap(cli.Printable(r[2]), columns-indent) {
+		for _, line := range cli.Fold(cli.Printable(r[2]), max(20, columns-indent)) {
 			fmt.Fprintln(w, prefix+line)
 			prefix = strings.Repeat(" ", indent)
 		}
@@ -221,32 +230,4 @@ func table(w io.Writer, columns int, heading string, rows [][3]string) {
 		fmt.Fprintf(w, "and %d more: the records have all\n", rest)
 	}
 	fmt.Fprintln(w)
-}
-
-// wrap breaks a text into lines of at most that many columns, between words
-// where it can.
-func wrap(text string, columns int) (lines []string) {
-	columns = max(columns, 20)
-	line := ""
-	for _, word := range strings.Fields(text) {
-		for {
-			room := columns - len([]rune(line))
-			if line != "" {
-				room--
-			}
-			r := []rune(word)
-			switch {
-			case len(r) <= room:
-				line = strings.TrimSpace(line + " " + word)
-			case line != "":
-				lines, line = append(lines, line), ""
-				continue
-			default: // longer than a line
-				lines, word = append(lines, string(r[:columns])), string(r[columns:])
-				continue
-			}
-			break
-		}
-	}
-	return append(lines, line)
 }

@@ -14,6 +14,7 @@ import (
 	urfave "github.com/urfave/cli/v2"
 
 	"fence/pkg/cli"
+	"fence/pkg/job"
 	"fence/pkg/task"
 	"fence/pkg/wanted"
 	"fence/pkg/wheel"
@@ -71,7 +72,7 @@ func wheelhouseCommand(c *urfave.Context) error {
 	if o.Target, err = wheelTarget(c); err != nil {
 		return err
 	}
-	ctx, stop := interruptible()
+	ctx, stop := job.Interruptible()
 	defer stop()
 	if c.Args().Present() {
 		arch, err := goArch(o.Target.Arch)
@@ -171,7 +172,7 @@ func houseSummary(w *os.File, r *wheelhouse.Record) {
 			complete++
 		}
 	}
-	fmt.Fprintf(w, "%s, %s; %d fetched now; %d of %s complete\n", plural(len(r.Wheels), "wheel"), size(r.Bytes), r.Fetched, complete, plural(len(r.Sets), "set"))
+	fmt.Fprintf(w, "%s, %s; %d fetched now; %d of %s complete\n", plural(len(r.Wheels), "wheel"), cli.Size(r.Bytes), r.Fetched, complete, plural(len(r.Sets), "set"))
 	if r.Grader != nil {
 		fmt.Fprintf(w, "for graders: uv %s, %s\n", cli.Printable(cmp.Or(r.Grader.UV, "none")), cli.Printable(cmp.Or(strings.Join(r.Grader.Interpreters, ", "), "no Python")))
 	}

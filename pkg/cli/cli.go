@@ -176,3 +176,13 @@ func Wrap(w io.Writer, prefix, text string) {
 
 // Printable is s in one line that does nothing to a terminal.
 func Printable(s string) string { return text.Printable(s) }
+
+// Fold breaks a text into lines of at most that many columns, between words
+// where it can.
+func Fold(s string, columns int) []string { return text.Fold(s, columns) }
+
+// Short is s in that many columns, without its middle where it is longer.
+func Short(s string, columns int) string { return text.Short(s, columns) }
+
+// Size is a number of bytes for people.
+func Size(n int64) string { return text.Size(n) }

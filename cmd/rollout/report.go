@@ -1,0 +1,149 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"fence/pkg/cli"
+	"fence/pkg/report"
+)
+
+const reportHelp = `Counts what came of trials: for each dataset how many images, oracles and
+no-ops are as they must be, and the likely causes where they are not; for each
+agent its outcomes, faults and rates; what the isolation was, for those who run
+the cluster. RUN is the folder of a run (--out), or of a validation. Several
+are compared with the first. "-" reads the records that a run prints.
+
+  rollout report $RUN
+  rollout report $RUN --markdown > report.md
+  rollout run tasks/ --agent oracle --out $RUN | rollout report -
+  rollout report $BEFORE $AFTER
+
+A rate is over the trials that have a verdict. Beside it stand the rate that
+counts trials which the agent broke as 0, and Harbor's, which counts all that
+have no reward as 0. pass@k is the unbiased estimator, per task, then the mean.
+The record of --json is rollout.report/v1 (docs/records.md).
+
+Exit codes:
+  0  all was read and counted, whatever came of the trials
+  2  wrong flags, or no trial to be found
+  3  some result could not be read; the rest was counted`
+
+func reportCommand() *urfave.Command {
+	return &urfave.Command{
+		Name:        "report",
+		Usage:       "tables of one run or several",
+		ArgsUsage:   "RUN...|-",
+		Description: reportHelp,
+		Flags: []urfave.Flag{
+			&urfave.BoolFlag{Name: "markdown", Usage: "tables in Markdown"},
+			&urfave.BoolFlag{Name: "json", Usage: "one record, for programs"},
+		},
+		Action: reportRuns,
+	}
+}
+
+func reportRuns(c *urfave.Context) error {
+	if c.Bool("markdown") && c.Bool("json") {
+		return cli.Usagef("give one of them", "--markdown and --json exclude each other")
+	}
+	runs, err := readRuns(c)
+	if err != nil {
+		return err
+	}
+	r := report.Summarise(runs...)
+	switch out := c.App.Writer; {
+	case c.Bool("json"):
+		if err := json.NewEncoder(out).Encode(r); err != nil {
+			return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("writing the record: %w", err)}
+		}
+	case c.Bool("markdown"):
+		report.Markdown(out, report.Blocks(r))
+	default:
+		report.Text(out, report.Blocks(r), cli.Columns(out))
+	}
+	unread := 0
+	for _, run := range runs {
+		unread += len(run.Unread)
+	}
+	if unread > 0 {
+		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of the results could not be read", unread), Hint: "the report names them"}
+	}
+	return nil
+}
+
+// readRuns reads what the arguments name.
+func readRuns(c *urfave.Context) (runs []report.Input, err error) {
+	if c.NArg() == 0 {
+		return nil, cli.Usagef("'rollout report RUN', or '-' for the records of a run", "no run was named")
+	}
+	for _, arg := range c.Args().Slice() {
+		var in report.Input
+		switch {
+		case arg != "-":
+			in, err = report.Read(arg)
+		case c.NArg() > 1:
+			return nil, cli.Usagef("write the records to a run's folder (--out) first", "- cannot be compared with other runs")
+		default:
+			in, err = report.Stream(os.Stdin)
+		}
+		if err != nil {
+			return nil, cli.Usagef("a run's folder is what --out named", "%v", err)
+		}
+		runs = append(runs, in)
+	}
+	return runs, nil
+}
+
+const showHelp = `Shows one trial: its verdict, how long each phase took, why there is no verdict
+and what can be done, which files taint it, what the isolation was, and the last
+lines that its verifier printed. TRIAL is a trial's folder, in that of a run.
+
+  rollout show $RUN/hello-world__a1b2c3d
+  rollout show $RUN/hello-world__a1b2c3d --lines 200
+
+Exit codes:
+  0  it was shown, whatever came of it
+  2  wrong flags, or no trial
+  3  the trial has no result yet, or one that cannot be read`
+
+func showCommand() *urfave.Command {
+	return &urfave.Command{
+		Name:        "show",
+		Usage:       "one trial, for a person",
+		ArgsUsage:   "TRIAL",
+		Description: showHelp,
+		Flags: []urfave.Flag{
+			&urfave.IntFlag{Name: "lines", Value: 20, Usage: "so many of the last `LINES` that the verifier printed"},
+		},
+		Action: showTrial,
+	}
+}
+
+func showTrial(c *urfave.Context) error {
+	if c.NArg() != 1 {
+		return cli.Usagef("'rollout show RUN/TRIAL'", "one trial's folder is needed, and %d were named", c.NArg())
+	}
+	dir := c.Args().First()
+	if filepath.Base(dir) == "result.json" {
+		dir = filepath.Dir(dir)
+	}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return cli.Usagef("'rollout report RUN' names the trials", "%s is no trial's folder", dir)
+	}
+	t, err := report.ReadTrial(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%s has no result.json", dir), Hint: "it is running or was stopped: the same 'rollout run' again goes on with it"}
+	case err != nil:
+		return &cli.Error{Code: cli.Unknown, Err: err}
+	}
+	report.Text(c.App.Writer, report.Show(t, c.Int("lines")), cli.Columns(c.App.Writer))
+	return nil
+}

@@ -1,0 +1,94 @@
+package job
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// Interruptible ends with the signals that end a job, and when nobody reads
+// standard output any more: records go there, and what a command has in scratch
+// has to go. A signal that whoever started this program had ignored stays so:
+// nohup(1), a shell's background.
+func Interruptible() (context.Context, context.CancelFunc) {
+	signals := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE}, signal.Ignored)
+	if len(signals) == 0 { // which NotifyContext would take for all
+		return context.WithCancel(context.Background())
+	}
+	return signal.NotifyContext(context.Background(), signals...)
+}
+
+// Margin is how long before a job's end work is ended: that is time enough to
+// end what runs, remove what is in scratch, and print the records.
+const Margin = 2 * time.Minute
+
+// Ending is why work is ended before the job is.
+type Ending struct {
+	At   time.Time
+	What string // of the work: "built"
+}
+
+func (e Ending) Error() string {
+	return "the job ends at " + e.At.Format("15:04:05") + ", so nothing more is " + e.What
+}
+
+// Until ends ctx shortly before the job ends; say says so, and what is not known.
+// deadline is of --deadline: "" for the end of the Slurm job. what is what the
+// work does, "built" or "run".
+func (h Here) Until(ctx context.Context, deadline, what string, say func(string)) (context.Context, context.CancelFunc, error) {
+	end, err := ParseDeadline(deadline, time.Now())
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	at := func(end time.Time) {
+		if end.IsZero() {
+			return
+		}
+		stop := func() {
+			say(Ending{end, what}.Error())
+			cancel(Ending{end, what})
+		}
+		wait := time.Until(end.Add(-Margin))
+		if wait <= 0 {
+			stop()
+			return
+		}
+		t := time.AfterFunc(wait, stop)
+		context.AfterFunc(ctx, func() { t.Stop() })
+	}
+	if deadline != "" {
+		at(end)
+	} else {
+		go func() { // Slurm may take its time
+			end, err := h.End(ctx)
+			if err != nil && ctx.Err() == nil {
+				say(fmt.Sprintf("when the job ends is not known, so nothing is ended cleanly before it does (--deadline): %v", err))
+			}
+			at(end)
+		}()
+	}
+	return ctx, func() { cancel(nil) }, nil
+}
+
+// ParseDeadline reads --deadline; "" and none are no time.
+func ParseDeadline(s string, now time.Time) (time.Time, error) {
+	if s == "" || s == "none" {
+		return time.Time{}, nil
+	}
+	if sec, err := strconv.ParseInt(s, 10, 64); err == nil && sec > 0 {
+		return time.Unix(sec, 0), nil
+	}
+	if d, err := time.ParseDuration(s); err == nil && d > 0 {
+		return now.Add(d), nil
+	}
+	if at, err := time.Parse(time.RFC3339, s); err == nil {
+		return at, nil
+	}
+	return time.Time{}, fmt.Errorf("%q is no time", s)
+}

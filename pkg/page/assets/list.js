@@ -1,0 +1,115 @@
+// The list of trials, with what was counted.
+"use strict";
+
+const columns = [
+  { name: "Trial", of: (t) => t.name },
+  { name: "Dataset", of: (t) => t.set },
+  { name: "Agent", of: (t) => t.agent },
+  { name: "Outcome", of: (t) => Object.keys(kinds).indexOf(t.kind) },
+  { name: "Reward", of: (t) => t.reward, number: true },
+  { name: "Turns", of: (t) => t.turns || null, number: true },
+  { name: "Tokens in", of: (t) => t.in, number: true },
+  { name: "Tokens out", of: (t) => t.out, number: true },
+  { name: "Time", of: (t) => t.s, number: true },
+  { name: "Why", of: (t) => why(t) },
+];
+
+function why(t) {
+  const parts = [];
+  if (t.class) parts.push(t.class + " (" + t.cause + ")");
+  else if (t.stop && t.stop !== "done") parts.push(t.stop);
+  if (t.likely) parts.push(t.likely);
+  if (t.tainted) parts.push("tainted");
+  return parts.join("; ");
+}
+
+// shown are the trials that the filter lets through, in the order asked for.
+function shown() {
+  const f = rollout.filter, words = f.text.toLowerCase().split(/\s+/).filter(Boolean);
+  const some = rollout.data.trials.filter((t) =>
+    (!f.kind || t.kind === f.kind) && (!f.set || t.set === f.set) && (!f.agent || t.agent === f.agent) && (f.run === "" || t.run === Number(f.run)) &&
+    words.every((w) => (t.name + " " + t.task + " " + t.set + " " + t.agent + " " + kinds[t.kind] + " " + why(t)).toLowerCase().includes(w)));
+  const c = columns.find((c) => c.name === rollout.sort.by);
+  if (c) {
+    const sign = rollout.sort.down ? -1 : 1;
+    some.sort((a, b) => {
+      const x = c.of(a), y = c.of(b);
+      if (x === null || x === undefined || x === "") return 1;
+      if (y === null || y === undefined || y === "") return -1;
+      return sign * (typeof x === "string" ? x.localeCompare(y) : x - y);
+    });
+  }
+  return some;
+}
+
+function drawList() {
+  const d = rollout.data, root = document.getElementById("list");
+  const n = (k) => d.trials.filter((t) => t.kind === k).length;
+  const judged = d.trials.length - n("fault");
+  fill(root, 
+    h("h1", null, "rollout report"),
+    h("p", { class: "dim" }, d.runs.join(", ")),
+    h("div", { class: "cards" },
+      card(d.trials.length, "trials"), Object.keys(kinds).filter(n).map((k) => card(n(k), kinds[k], k)),
+      judged ? card((n("solved") / judged * 100).toFixed(1) + "%", "of verdicts solved") : null,
+      d.trials.some((t) => t.tainted) ? card(d.trials.filter((t) => t.tainted).length, "tainted", "failed") : null),
+    h("div", { class: "plots" },
+      figure("Outcomes by dataset and agent", outcomes(d.trials, (f) => { Object.assign(rollout.filter, f); drawTrials(); document.getElementById("trials").scrollIntoView(); }), "all"),
+      figure("Time of a trial", histogram(d.trials, (t) => t.s, time)),
+      figure("Turns", histogram(d.trials, (t) => t.turns, number)),
+      figure("Tokens read", histogram(d.trials, (t) => t.in, number)),
+      figure("Tokens written", histogram(d.trials, (t) => t.out, number))),
+    h("section", { id: "trials" }),
+    h("section", null, d.blocks.map(block)));
+  drawTrials();
+}
+
+function card(value, what, kind) {
+  return h("div", { class: "card " + (kind || "") }, h("b", null, value), h("span", null, what));
+}
+
+function drawTrials() {
+  const all = shown(), f = rollout.filter;
+  const select = (key, first, options) => h("select", { "aria-label": first, onchange: (e) => { f[key] = e.target.value; drawTrials(); } },
+    h("option", { value: "" }, first), options.map(([v, text]) => h("option", { value: v, selected: String(f[key]) === String(v) }, text)));
+  const distinct = (of) => [...new Set(rollout.data.trials.map(of))].sort().map((v) => [v, v]);
+  const search = h("input", { type: "search", placeholder: "search", "aria-label": "search", value: f.text, oninput: (e) => { f.text = e.target.value; rows(); } });
+  const table = h("div", { class: "wide" }), count = h("span", { class: "dim" });
+  const rows = () => {
+    const some = shown();
+    count.textContent = some.length + " of " + rollout.data.trials.length;
+    fill(table, h("table", { class: "trials" },
+      h("thead", null, h("tr", null, columns.map((c) => h("th", { class: c.number ? "n" : "", tabindex: 0, "aria-sort": rollout.sort.by === c.name ? (rollout.sort.down ? "descending" : "ascending") : "none",
+        onclick: () => order(c), onkeydown: (e) => { if (e.key === "Enter") order(c); } }, c.name, rollout.sort.by === c.name ? (rollout.sort.down ? " \u25be" : " \u25b4") : "")))),
+      h("tbody", null, some.slice(0, rollout.most).map(row))),
+      some.length > rollout.most ? h("button", { onclick: () => { rollout.most = Infinity; rows(); } }, "show all " + some.length) : null);
+  };
+  const order = (c) => {
+    rollout.sort = { by: c.name, down: rollout.sort.by === c.name ? !rollout.sort.down : !!c.number };
+    rows();
+  };
+  fill(document.getElementById("trials"), h("h2", null, "Trials"),
+    h("div", { class: "filters" }, search, select("kind", "every outcome", Object.entries(kinds)), select("set", "every dataset", distinct((t) => t.set)),
+      select("agent", "every agent", distinct((t) => t.agent)), rollout.data.runs.length > 1 ? select("run", "every run", rollout.data.runs.map((r, i) => [i, r])) : null,
+      h("button", { onclick: () => { rollout.filter = { text: "", kind: "", set: "", agent: "", run: "" }; drawTrials(); } }, "clear"), count),
+    table);
+  rows();
+}
+
+function row(t) {
+  const open = "#t=" + t.i;
+  return h("tr", null,
+    h("td", null, h("a", { href: open }, visible(t.name)), rollout.data.runs.length > 1 ? h("div", { class: "dim" }, rollout.data.runs[t.run]) : null),
+    h("td", null, visible(t.set)), h("td", null, visible(t.agent)), h("td", null, badge(t.kind)),
+    h("td", { class: "n" }, number(t.reward)), h("td", { class: "n" }, t.turns || ""), h("td", { class: "n" }, number(t.in)), h("td", { class: "n" }, number(t.out)),
+    h("td", { class: "n" }, time(t.s)), h("td", { class: "why" }, visible(why(t))));
+}
+
+// block is a part of the report as 'rollout report' prints it.
+function block(b) {
+  const words = (i) => i < (b.left || 0) || (b.words && i === b.header.length - 1);
+  return [h(b.level === 1 ? "h2" : "h3", null, visible(b.heading)),
+    b.rows ? h("div", { class: "wide" }, h("table", null, h("thead", null, h("tr", null, b.header.map((c, i) => h("th", { class: words(i) ? "" : "n" }, c)))),
+      h("tbody", null, b.rows.map((r) => h("tr", null, r.map((c, i) => h("td", { class: words(i) ? "" : "n" }, visible(c)))))))) : null,
+    b.lines ? h("ul", null, b.lines.map((l) => h("li", null, visible(l)))) : null];
+}

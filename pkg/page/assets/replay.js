@@ -1,0 +1,112 @@
+// The replay of a terminal. xterm.js draws it; it gets what the terminal got and
+// gives nothing back: no keys, no links, no clipboard.
+"use strict";
+
+class Replay {
+  // moments are [seconds, name] to go to.
+  constructor(cast, moments) {
+    this.cast = cast;
+    this.moments = moments;
+    this.speed = 1;
+    this.brief = true; // long pauses take two seconds
+    this.next = 0; // event
+    this.position = 0; // on the clock of the replay
+    this.playing = 0; // timer
+    this.clock();
+  }
+
+  // clock gives every event its time in the replay.
+  clock() {
+    let last = 0, now = 0;
+    this.times = this.cast.events.map(([at]) => {
+      now += this.brief ? Math.min(at - last, 2) : at - last;
+      last = at;
+      return now;
+    });
+    this.length = Math.max(now, 0.001);
+  }
+
+  // moment is the time in the replay of a time in the recording.
+  moment(at) {
+    const i = this.cast.events.findIndex(([t]) => t > at);
+    return i < 0 ? this.length : i === 0 ? 0 : this.times[i - 1];
+  }
+
+  async draw() {
+    const screen = h("div", { class: "screen" });
+    this.scrub = h("input", { type: "range", min: 0, max: 1000, value: 0, class: "scrub", "aria-label": "position", oninput: (e) => { this.pause(); this.seek(e.target.value / 1000 * this.length); } });
+    this.button = h("button", { onclick: () => (this.playing ? this.pause() : this.play()) }, "play");
+    this.label = h("span", { class: "dim clock" });
+    this.root = h("div", { class: "replay" }, screen,
+      h("div", { class: "controls" }, this.button, this.scrub, this.label,
+        h("select", { "aria-label": "speed", onchange: (e) => { this.speed = Number(e.target.value); } }, [0.5, 1, 2, 5, 20].map((s) => h("option", { value: s, selected: s === 1 }, s + "x"))),
+        h("label", null, h("input", { type: "checkbox", checked: true, onchange: (e) => this.shorten(e.target.checked) }), "short pauses")),
+      h("div", { class: "moments" }, this.moments.map(([at, name]) => h("button", { onclick: () => this.go(at) }, visible(name)))),
+      this.cast.cut ? h("p", { class: "dim" }, "The recording goes on; so much of it is not kept in a report.") : null);
+    await load("xterm/xterm.js");
+    const room = Math.min(document.body.clientWidth, 1400) - 60;
+    this.term = new Terminal({ cols: this.cast.w, rows: this.cast.h, disableStdin: true, scrollback: 5000, allowProposedApi: false, cursorBlink: false,
+      fontSize: Math.max(6, Math.min(14, Math.floor(room / this.cast.w / 0.602))), fontFamily: "ui-monospace, 'DejaVu Sans Mono', 'Liberation Mono', monospace",
+      linkHandler: { activate() {}, allowNonHttpProtocols: true }, windowOptions: {}, theme: { background: "#14161a", foreground: "#d8dbe0" } });
+    this.term.open(screen);
+    this.seek(this.length);
+    return this.root;
+  }
+
+  // seek shows the terminal as it was at a time of the replay.
+  seek(to) {
+    if (to < this.position) {
+      this.term.write("\x1bc"); // in its place among what is still to be drawn
+      this.term.write("", () => this.term.resize(this.cast.w, this.cast.h));
+      this.next = 0;
+    }
+    let text = "";
+    const flush = () => { if (text) this.term.write(text); text = ""; };
+    for (; this.next < this.times.length && this.times[this.next] <= to; this.next++) {
+      const [, kind, data] = this.cast.events[this.next];
+      if (kind === "o") text += data;
+      const size = kind === "r" && /^(\d{1,3})x(\d{1,3})$/.exec(data);
+      if (size) {
+        flush();
+        this.term.write("", () => this.term.resize(Math.max(2, Math.min(500, Number(size[1]))), Math.max(1, Math.min(200, Number(size[2])))));
+      }
+    }
+    flush();
+    this.position = to;
+    this.scrub.value = to / this.length * 1000;
+    this.label.textContent = time(to) + " / " + time(this.length);
+  }
+
+  // go is seek to a time in the recording.
+  go(at) {
+    this.pause();
+    this.seek(this.moment(at));
+  }
+
+  shorten(yes) {
+    const at = this.next > 0 ? this.cast.events[this.next - 1][0] : 0;
+    this.brief = yes;
+    this.clock();
+    this.position = this.moment(at);
+    this.seek(this.position);
+  }
+
+  play() {
+    if (this.position >= this.length) this.seek(0);
+    let last = performance.now();
+    this.button.textContent = "pause";
+    this.playing = setInterval(() => {
+      if (!this.root.isConnected) return this.pause();
+      const now = performance.now();
+      this.seek(Math.min(this.length, this.position + (now - last) / 1000 * this.speed));
+      last = now;
+      if (this.position >= this.length) this.pause();
+    }, 40);
+  }
+
+  pause() {
+    clearInterval(this.playing);
+    this.playing = 0;
+    this.button.textContent = "play";
+  }
+}

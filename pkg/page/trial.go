@@ -1,0 +1,135 @@
+package page
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+	"unicode/utf8"
+
+	"fence/pkg/internal/readfile"
+	"fence/pkg/report"
+	"fence/pkg/result"
+)
+
+// Of what a trial left, so much is shown: of a longer text both ends.
+const (
+	maxText    = 256 << 10 // of one text
+	maxTurns   = 4 << 20   // of all texts of a trajectory
+	maxScreens = 8 << 20   // of what a terminal was sent
+	maxFile    = 512 << 20 // of a file that is read whole
+)
+
+// detail is one trial, with all that is shown of it.
+type detail struct {
+	Rows      [][2]string        `json:"rows"` // what is said of it, in order
+	Phases    []phase            `json:"phases"`
+	Fault     *result.Fault      `json:"fault"`
+	Tainted   []result.Taint     `json:"tainted"`
+	Warnings  []string           `json:"warnings"`
+	Isolation []string           `json:"isolation"`
+	Rewards   map[string]float64 `json:"rewards"`
+	Parts     []part             `json:"parts"`
+}
+
+// phase is when one was, in seconds from the beginning of the trial.
+type phase struct {
+	Name string  `json:"name"`
+	From float64 `json:"from"`
+	To   float64 `json:"to"`
+}
+
+// part is a trial, or one step of one that has several.
+type part struct {
+	Name     string `json:"name"` // "" for a trial without steps
+	Turns    []turn `json:"turns"`
+	Cut      int    `json:"cut"` // turns that are not shown
+	Replay   *cast  `json:"replay"`
+	Verifier string `json:"verifier"`
+	Script   string `json:"script"` // what a scripted agent printed
+	Note     string `json:"note"`   // what could not be read
+}
+
+func details(t report.Trial) detail {
+	d := detail{Fault: t.Fault, Tainted: t.Tainted, Warnings: t.Warnings, Phases: []phase{}, Parts: []part{}}
+	for i, b := range report.Show(t, 0) {
+		switch {
+		case i == 0:
+			for _, r := range b.Rows {
+				d.Rows = append(d.Rows, [2]string{r[0], r[1]})
+			}
+		case b.Heading == "Isolation":
+			d.Isolation = b.Lines
+		}
+	}
+	if t.VerifierResult != nil {
+		d.Rewards = t.VerifierResult.Rewards
+	}
+	for _, p := range []struct {
+		name string
+		t    *result.Timing
+	}{{"start", t.EnvironmentSetup}, {"setup", t.AgentSetup}, {"agent", t.AgentExecution}, {"verifier", t.VerifierTiming}} {
+		if p.t != nil && p.t.FinishedAt != nil {
+			d.Phases = append(d.Phases, phase{p.name, p.t.StartedAt.Sub(t.StartedAt).Seconds(), p.t.FinishedAt.Sub(t.StartedAt).Seconds()})
+		}
+	}
+	if t.Dir == "" {
+		return d
+	}
+	names := parts(t)
+	if len(names) == 0 {
+		d.Parts = append(d.Parts, partOf("", t.Dir))
+	}
+	for _, n := range names {
+		d.Parts = append(d.Parts, partOf(n, filepath.Join(t.Dir, "steps", n)))
+	}
+	return d
+}
+
+func partOf(name, dir string) part {
+	p := part{Name: name, Verifier: text(filepath.Join(dir, "verifier", "test-stdout.txt")), Script: text(filepath.Join(dir, "agent", "oracle.txt"))}
+	var err error
+	if p.Turns, p.Cut, err = trajectory(filepath.Join(dir, "agent", "trajectory.json")); err != nil {
+		p.Note = err.Error()
+	}
+	p.Replay = recording(filepath.Join(dir, "agent", "recording.cast"))
+	return p
+}
+
+// text is a file for reading: both ends of a long one, "" of none.
+func text(path string) string {
+	f, err := readfile.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return ""
+	}
+	if size <= maxText {
+		data := make([]byte, size)
+		n, _ := f.ReadAt(data, 0)
+		return string(data[:n])
+	}
+	ends := make([]byte, maxText)
+	n, _ := f.ReadAt(ends[:maxText/2], 0)
+	m, _ := f.ReadAt(ends[maxText/2:], size-maxText/2)
+	return string(ends[:n]) + leftOut(size-maxText) + string(ends[maxText/2:maxText/2+m])
+}
+
+// short is a text with both ends of a long one.
+func short(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	from, to := most/2, len(s)-most/2
+	for from > 0 && !utf8.RuneStart(s[from]) {
+		from--
+	}
+	for to < len(s) && !utf8.RuneStart(s[to]) {
+		to++
+	}
+	return s[:from] + leftOut(int64(to-from)) + s[to:]
+}
+
+func leftOut(n int64) string { return fmt.Sprintf("\n[... %d bytes are left out here ...]\n", n) }

@@ -1,0 +1,165 @@
+package page
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"fence/pkg/internal/readfile"
+)
+
+// turn is a step of a trajectory as it is shown.
+type turn struct {
+	Source   string   `json:"source"`
+	At       int64    `json:"at"` // milliseconds since 1970, 0 where nobody noted it
+	Message  string   `json:"message"`
+	Thoughts string   `json:"thoughts,omitempty"`
+	Calls    []action `json:"calls"`
+	Seen     string   `json:"seen"` // what the agent was shown of it
+	Input    *int     `json:"in"`
+	Output   *int     `json:"out"`
+}
+
+// action is a tool that was called: keys that were typed, or anything else.
+type action struct {
+	Name     string   `json:"name"`
+	Keys     *string  `json:"keys"`
+	Duration *float64 `json:"duration"`
+	Args     string   `json:"args,omitempty"`
+}
+
+// atif is as much of a trajectory as is shown: the Agent Trajectory Interchange
+// Format, ATIF-v1.0 to v1.7 (Harbor, docs/rfcs/0001-trajectory-format.md).
+type atif struct {
+	Schema string `json:"schema_version"`
+	Steps  []struct {
+		Timestamp string  `json:"timestamp"`
+		Source    string  `json:"source"`
+		Message   content `json:"message"`
+		Reasoning string  `json:"reasoning_content"`
+		ToolCalls []struct {
+			Name string          `json:"function_name"`
+			Args json.RawMessage `json:"arguments"`
+		} `json:"tool_calls"`
+		Observation *struct {
+			Results []struct {
+				Content content `json:"content"`
+			} `json:"results"`
+		} `json:"observation"`
+		Metrics *struct {
+			Prompt     *int `json:"prompt_tokens"`
+			Completion *int `json:"completion_tokens"`
+		} `json:"metrics"`
+	} `json:"steps"`
+}
+
+// content is a text, or parts of which some are texts.
+type content string
+
+func (c *content) UnmarshalJSON(data []byte) error {
+	var s string
+	if json.Unmarshal(data, &s) == nil {
+		*c = content(s)
+		return nil
+	}
+	var parts []struct{ Type, Text string }
+	if err := json.Unmarshal(data, &parts); err != nil {
+		return err
+	}
+	var all []string
+	for _, p := range parts {
+		if p.Type == "text" {
+			all = append(all, p.Text)
+		} else {
+			all = append(all, "["+p.Type+"]")
+		}
+	}
+	*c = content(strings.Join(all, "\n"))
+	return nil
+}
+
+// trajectory reads the turns of an agent, and how many are left out, from the
+// middle, because there is too much to show. No file is no turns.
+func trajectory(path string) ([]turn, int, error) {
+	data, err := readfile.Regular(path, maxFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return []turn{}, 0, nil
+	}
+	if err != nil {
+		return []turn{}, 0, err
+	}
+	var doc atif
+	if err := json.Unmarshal(data, &doc); err != nil {
+		return []turn{}, 0, fmt.Errorf("%s is no trajectory: %w", path, err)
+	}
+	turns := []turn{}
+	for _, s := range doc.Steps {
+		t := turn{Source: s.Source, Message: short(string(s.Message), maxText), Thoughts: short(s.Reasoning, maxText), Calls: []action{}}
+		if at, err := time.Parse(time.RFC3339Nano, s.Timestamp); err == nil {
+			t.At = at.UnixMilli()
+		}
+		for _, c := range s.ToolCalls {
+			t.Calls = append(t.Calls, actionOf(c.Name, c.Args))
+		}
+		if s.Observation != nil {
+			var seen []string
+			for _, r := range s.Observation.Results {
+				seen = append(seen, string(r.Content))
+			}
+			t.Seen = short(strings.Join(seen, "\n"), maxText)
+		}
+		if s.Metrics != nil {
+			t.Input, t.Output = s.Metrics.Prompt, s.Metrics.Completion
+		}
+		turns = append(turns, t)
+	}
+	kept := fit(turns)
+	return kept, len(turns) - len(kept), nil
+}
+
+// fit leaves out turns of the middle until the rest can be shown.
+func fit(turns []turn) []turn {
+	size := func(t turn) (n int) {
+		n = len(t.Message) + len(t.Thoughts) + len(t.Seen)
+		for _, c := range t.Calls {
+			n += len(c.Args)
+			if c.Keys != nil {
+				n += len(*c.Keys)
+			}
+		}
+		return n
+	}
+	all := 0
+	from, to := 0, len(turns)
+	for from < to && all <= maxTurns {
+		if from <= len(turns)-to {
+			all += size(turns[from])
+			from++
+		} else {
+			to--
+			all += size(turns[to])
+		}
+	}
+	return append(turns[:from:from], turns[to:]...)
+}
+
+func actionOf(name string, args json.RawMessage) action {
+	a := action{Name: name}
+	var keys struct {
+		Keys     *string  `json:"keystrokes"`
+		Duration *float64 `json:"duration"`
+	}
+	if json.Unmarshal(args, &keys) == nil && keys.Keys != nil {
+		k := short(*keys.Keys, maxText)
+		a.Keys, a.Duration = &k, keys.Duration
+		return a
+	}
+	if flat := bytes.TrimSpace(args); len(flat) > 0 && !bytes.Equal(flat, []byte("{}")) {
+		a.Args = short(string(flat), maxText)
+	}
+	return a
+}

@@ -1,0 +1,239 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Block is a part of a report as a person reads it: a heading, a table, lines.
+type Block struct {
+	Heading string     `json:"heading"`
+	Level   int        `json:"level"`            // of the heading, from 1
+	Header  []string   `json:"header,omitempty"` // of the table; empty if there is none
+	Left    int        `json:"left,omitempty"`   // so many first columns are words; the others but the last are numbers
+	Words   bool       `json:"words,omitempty"`  // the last column is words too, and takes the room that is left
+	Rows    [][]string `json:"rows,omitempty"`
+	Lines   []string   `json:"lines,omitempty"` // below
+}
+
+// Blocks lays a report out.
+func Blocks(r Report) (out []Block) {
+	for _, run := range r.Runs {
+		out = append(out, ofRun(run)...)
+	}
+	for _, c := range r.Changes {
+		out = append(out, ofComparison(c))
+	}
+	return out
+}
+
+func ofRun(run Run) (out []Block) {
+	head := Block{Heading: run.Name, Level: 1, Lines: []string{trials(run.Trials)}}
+	if n := len(run.Unfinished); n > 0 {
+		head.Lines[0] += fmt.Sprintf("; %s without a result, running or stopped: %s", number(float64(n)), names(run.Unfinished))
+	}
+	for _, u := range run.Unread {
+		head.Lines = append(head.Lines, "not read: "+u)
+	}
+	out = append(out, head)
+	if len(run.Datasets) > 0 {
+		b := Block{Heading: "Scripted validation", Level: 2, Header: []string{"Dataset", "Images built", "Oracle passed", "No-op rejected", "Note"}, Left: 1, Words: true}
+		for _, d := range run.Datasets {
+			b.Rows = append(b.Rows, []string{d.Name, fmt.Sprintf("%d/%d", d.Images.N, d.Images.Of), d.Oracle.String(), d.Nop.String(), strings.Join(d.Notes, "; ")})
+		}
+		if slices.ContainsFunc(run.Datasets, func(d Dataset) bool { return d.Oracle.State == "n/a" }) {
+			b.Lines = []string{"n/a: the dataset ships no reference solutions, so only the no-op run is possible."}
+		}
+		out = append(out, b)
+	}
+	for _, g := range run.Groups {
+		if g.Agent != oracle && g.Agent != nop {
+			out = append(out, ofGroup(g)...)
+		}
+	}
+	if b := ofFaults(run.Groups); len(b.Rows) > 0 {
+		out = append(out, b)
+	}
+	for _, g := range run.Groups {
+		if len(g.Tainted) > 0 {
+			out = append(out, Block{Heading: "Tainted: " + who(g), Level: 2, Lines: []string{
+				fmt.Sprintf("%s changed files that the verifier then executed or loaded: %s", trials(len(g.Tainted)), names(g.Tainted))}})
+		}
+	}
+	if run.Trials > 0 {
+		out = append(out, ofIsolation(run.Isolation, run.Trials))
+	}
+	return out
+}
+
+// shown names of a list; a report has all as JSON.
+const shown = 5
+
+func names(all []string) string {
+	if len(all) > shown {
+		return strings.Join(all[:shown], ", ") + fmt.Sprintf(" and %d more", len(all)-shown)
+	}
+	return strings.Join(all, ", ")
+}
+
+func trials(n int) string { return times(n, "trial", "trials") }
+
+func who(g Group) string {
+	if g.Model != "" {
+		return g.Agent + ", " + g.Model
+	}
+	return g.Agent
+}
+
+func ofGroup(g Group) []Block {
+	b := Block{Heading: "Outcomes: " + who(g), Level: 2, Header: []string{"Outcome", "Trials"}, Left: 1}
+	for _, o := range g.Outcomes {
+		b.Rows = append(b.Rows, []string{o.words(), fmt.Sprint(len(o.Trials))})
+	}
+	b.Lines = append(b.Lines,
+		"rate over verdicts: "+g.Rates.Verdicts.String(),
+		"with agent-caused faults as 0: "+g.Rates.AgentZero.String(),
+		"with all faults as 0, as Harbor counts: "+g.Rates.Harbor.String())
+	for _, p := range g.PassAt {
+		b.Lines = append(b.Lines, fmt.Sprintf("pass@%d: %.3f over %s", p.K, p.Value, times(p.Tasks, "task", "tasks")))
+	}
+	if len(g.Stops) > 0 {
+		var all []string
+		for _, s := range g.Stops {
+			all = append(all, fmt.Sprintf("%s %d", s.What, s.N))
+		}
+		b.Lines = append(b.Lines, "the agent's ends: "+strings.Join(all, ", "))
+	}
+	if g.Turns > 0 || g.Tokens.Trials > 0 {
+		line := times(g.Turns, "turn", "turns")
+		if g.Tokens.Trials > 0 {
+			line += fmt.Sprintf("; tokens: %d in, %d out, in %s", g.Tokens.Input, g.Tokens.Output, trials(g.Tokens.Trials))
+		}
+		b.Lines = append(b.Lines, line)
+	}
+	if g.Seconds.Longest > 0 {
+		b.Lines = append(b.Lines, fmt.Sprintf("a trial took %s (median), %s at most (%s)", duration(g.Seconds.Median), duration(g.Seconds.Longest), g.Seconds.Trial))
+	}
+	if len(g.Sets) < 2 {
+		return []Block{b}
+	}
+	sets := Block{Heading: "By dataset: " + who(g), Level: 2, Header: []string{"Dataset", "Trials", "Solved", "No verdict", "Rate over verdicts"}, Left: 1}
+	for _, s := range g.Sets {
+		sets.Rows = append(sets.Rows, []string{s.Dataset, fmt.Sprint(s.Trials), fmt.Sprint(s.Solved), fmt.Sprint(s.Faults), s.Rate.String()})
+	}
+	return []Block{b, sets}
+}
+
+// words are how the guide says an outcome.
+func (o Outcome) words() string {
+	why := o.Class
+	if o.Detail != "" {
+		why += ": " + o.Detail
+	}
+	switch o.Kind {
+	case "solved":
+		return "Solved"
+	case "partly":
+		return "Solved in part"
+	case "failed":
+		return "Failed (verifier rejected the result)"
+	}
+	switch o.Phase {
+	case "build":
+		return "No image (" + why + ")"
+	case "start", "setup":
+		return "Could not start (" + why + ")"
+	case "agent":
+		return "Broke while the agent worked (" + why + ")"
+	case "isolation":
+		return "Not isolated (" + why + ")"
+	case "stopped":
+		return "Stopped (" + why + ")"
+	default:
+		return "No verdict (" + why + ")"
+	}
+}
+
+func ofFaults(groups []Group) Block {
+	b := Block{Heading: "Faults", Level: 2, Header: []string{"Class", "Cause", "Phase", "Agent", "Trials", "Which, and what can be done"}, Left: 4, Words: true}
+	for _, g := range groups {
+		for _, f := range g.Faults {
+			if f.Class == "solution_missing" && g.Agent == oracle {
+				continue // the table says so
+			}
+			text := names(f.Trials)
+			if f.Hint != "" {
+				text += "; hint: " + f.Hint
+			}
+			b.Rows = append(b.Rows, []string{f.Class, f.Cause, f.Phase, g.Agent, fmt.Sprint(len(f.Trials)), text})
+		}
+	}
+	return b
+}
+
+func ofIsolation(i Isolation, all int) Block {
+	b := Block{Heading: "Isolation", Level: 2}
+	if i.Unknown == all {
+		b.Lines = []string{"no trial says what its isolation was"}
+		return b
+	}
+	b.Lines = []string{
+		"fence: " + counted(i.Forms),
+		"network: " + counted(i.Networks) + "; gate: " + counted(i.Gates) + "; limits: " + counted(i.Limits),
+	}
+	var opened []string
+	for _, o := range i.Opened {
+		opened = append(opened, fmt.Sprintf("%s, because %s (%s)", o.What, o.Why, trials(o.Trials)))
+	}
+	if len(opened) == 0 {
+		opened = []string{"nothing"}
+	}
+	last := "opened: " + strings.Join(opened, "; ")
+	if i.Unknown > 0 {
+		last += fmt.Sprintf("; %s without a word on their isolation", trials(i.Unknown))
+	}
+	b.Lines = append(b.Lines, last)
+	return b
+}
+
+// counted is a list with its numbers, where there is more than one thing.
+func counted(all []Count) string {
+	var out []string
+	for _, c := range all {
+		if len(all) == 1 {
+			return c.What
+		}
+		out = append(out, fmt.Sprintf("%s: %s", trials(c.N), c.What))
+	}
+	return strings.Join(out, "; ")
+}
+
+func ofComparison(c Comparison) Block {
+	b := Block{Heading: c.Agent + ": " + c.From + " > " + c.To, Level: 1, Lines: []string{
+		fmt.Sprintf("%s as before, %d changed (%d better, %d worse)", times(c.Same, "task", "tasks"), len(c.Tasks), c.Better, c.Worse)}}
+	if c.Only+c.New > 0 {
+		b.Lines = append(b.Lines, fmt.Sprintf("only in %s: %d; only in %s: %d", c.From, c.Only, c.To, c.New))
+	}
+	if len(c.Tasks) > 0 {
+		b.Header, b.Left = []string{"Dataset", "Task", "Was", "Is"}, 4
+		for _, t := range c.Tasks {
+			b.Rows = append(b.Rows, []string{t.Dataset, t.Task, t.Was, t.Now})
+		}
+	}
+	return b
+}
+
+// duration is seconds for people.
+func duration(s float64) string {
+	switch {
+	case s < 10:
+		return fmt.Sprintf("%.1f s", s)
+	case s < 100:
+		return fmt.Sprintf("%.0f s", s)
+	case s < 6000:
+		return fmt.Sprintf("%d min %02d s", int(s)/60, int(s)%60)
+	default:
+		return fmt.Sprintf("%d h %02d min", int(s)/3600, int(s)/60%60)
+	}
+}

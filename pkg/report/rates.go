@@ -1,0 +1,97 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+)
+
+func rates(trials []Trial) (r Rates) {
+	for _, t := range trials {
+		r.Harbor.Of++
+		switch {
+		case Kind(t) != "fault":
+			r.Verdicts.Of++
+			r.Verdicts.Sum += *t.Reward
+			r.AgentZero.Of++
+		case Why(t).Cause == "agent":
+			r.AgentZero.Of++
+		}
+	}
+	r.AgentZero.Sum, r.Harbor.Sum = r.Verdicts.Sum, r.Verdicts.Sum
+	return r
+}
+
+// String is the rate as it was counted, and in decimals: "10/12 (0.833)".
+func (r Rate) String() string {
+	if r.Of == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%s/%d (%.3f)", number(r.Sum), r.Of, r.Sum/float64(r.Of))
+}
+
+// number is a sum of rewards without the noise of adding them.
+func number(f float64) string { return strconv.FormatFloat(math.Round(f*1e6)/1e6, 'f', -1, 64) }
+
+// ks are Harbor's numbers of attempts: 1, the powers of two, 5 and the tens.
+func ks(most int) (out []int) {
+	for k := 1; k <= most; k++ {
+		if k&(k-1) == 0 || k == 5 || k%10 == 0 {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// passAt is of the trials of one group. An attempt without a verdict is none,
+// unless the agent broke it: that one has not solved the task.
+func passAt(trials []Trial) []PassAt {
+	out := []PassAt{}
+	type tally struct{ n, c int }
+	var tasks []tally
+	attempts, most := 0, 0
+	for _, lot := range split(trials, taskOf) {
+		var one tally
+		attempts = max(attempts, len(lot))
+		for _, t := range lot {
+			switch k := Kind(t); {
+			case k == "solved":
+				one.c++
+				fallthrough
+			case k != "fault" || Why(t).Cause == "agent":
+				one.n++
+			}
+		}
+		most = max(most, one.n)
+		tasks = append(tasks, one)
+	}
+	if attempts < 2 {
+		return out
+	}
+	for _, k := range ks(most) {
+		p := PassAt{K: k}
+		for _, t := range tasks {
+			if t.n >= k {
+				p.Tasks++
+				p.Value += estimate(t.n, t.c, k)
+			}
+		}
+		p.Value /= float64(p.Tasks)
+		out = append(out, p)
+	}
+	return out
+}
+
+// estimate is 1 - C(n-c,k)/C(n,k), as a product that does not overflow: the
+// chance that k of n attempts, drawn without putting back, hold one of the c
+// that solved. Precondition: c <= n, 1 <= k <= n.
+func estimate(n, c, k int) float64 {
+	if n-c < k {
+		return 1
+	}
+	miss := 1.0
+	for i := n - c + 1; i <= n; i++ {
+		miss *= 1 - float64(k)/float64(i)
+	}
+	return 1 - miss
+}

@@ -1,0 +1,437 @@
+// Package runner runs trials: tasks times attempts, several at a time, each
+// once, whoever else works in the same folder, until all are done or it is told
+// to stop; and again from there. It does not know what a trial is made of.
+package runner
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"fence/pkg/internal/lockfile"
+	"fence/pkg/job"
+	"fence/pkg/result"
+	"fence/pkg/spec"
+)
+
+// Item is one trial that is to be.
+type Item struct {
+	Spec    spec.Spec
+	Agent   result.AgentConfig
+	Attempt int    // 1..k
+	Name    string // of the trial, and of its folder in Options.Out
+
+	Tries int // this try's number, from 1
+	// Phase says, for people, what the trial is about to do.
+	Phase func(string)
+}
+
+// Items are attempts of each agent at each task, sorted, so that everybody who
+// has the same tasks has the same list.
+func Items(specs []spec.Spec, agents []result.AgentConfig, attempts int) []Item {
+	var all []Item
+	for attempt := 1; attempt <= attempts; attempt++ {
+		for _, s := range specs {
+			for _, a := range agents {
+				if a.Kwargs == nil {
+					a.Kwargs = map[string]any{}
+				}
+				name := result.TrialName(s.Task.Name, s.Task.Dir, who(a), attempt)
+				all = append(all, Item{Spec: s, Agent: a, Attempt: attempt, Name: name})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Item) int {
+		return cmp.Or(cmp.Compare(a.Attempt, b.Attempt), cmp.Compare(a.Spec.Task.Dir, b.Spec.Task.Dir))
+	})
+	return all
+}
+
+// who is an agent with its model.
+func who(a result.AgentConfig) string {
+	if a.ModelName != nil {
+		return a.Name + " " + *a.ModelName
+	}
+	return a.Name
+}
+
+// Share is a shard's part of all items: every so manieth attempt at a task, with
+// all agents. The shards of a job have each item once.
+func Share(all []Item, s job.Shard) (mine []Item) {
+	if s.Of <= 1 {
+		return all
+	}
+	nth := -1
+	for n, i := range all {
+		if n == 0 || i.Attempt != all[n-1].Attempt || i.Spec.Task.Dir != all[n-1].Spec.Task.Dir {
+			nth++
+		}
+		if nth%s.Of == s.Index-1 {
+			mine = append(mine, i)
+		}
+	}
+	return mine
+}
+
+// Options are what a run is told.
+type Options struct {
+	Out     string    // the job folder, absolute; made if it is missing
+	Items   []Item    // all of the job
+	Shard   job.Shard // this run's share of them; the zero value is all
+	Jobs    int       // trials at a time
+	Retries int       // of a trial, when what failed may pass
+	// Settings are what all trials of a folder have in common, besides agent and
+	// model: with others there than these, none is run.
+	Settings []result.Setting
+	// Environment is the backend's part of each trial's config.json.
+	Environment result.EnvironmentConfig
+
+	// Try makes one try of a trial in its folder, which is empty but for
+	// config.json and earlier tries. It returns when nothing of the trial is
+	// left running; when ctx ends it ends the trial, with a fault. What follows
+	// from the Item is filled in here, and so is the result written.
+	Try func(ctx context.Context, i Item, dir string) result.Trial
+	// Record is given each trial of this run's share as it ends, those first
+	// that were done before, one at a time. An error ends the run.
+	Record func(result.Trial) error
+	Event  func(Event)  // progress, one at a time; may be nil
+	Say    func(string) // a line for people; may be nil
+
+	Now   func() time.Time
+	Sleep func(context.Context, time.Duration) error // returns early with the cause of ctx's end
+}
+
+// Summary is what came of a run's share.
+type Summary struct {
+	Trials  int // that were to be
+	Kept    int // done before
+	Ended   int // done now
+	Faults  int // of Kept and Ended: without a reward
+	Stopped int // under way when the run was stopped
+	Left    int // not begun, for the same reason
+}
+
+// Done says that every trial has a result.
+func (s Summary) Done() bool { return s.Kept+s.Ended == s.Trials }
+
+// Event is something that happened to a trial.
+type Event struct {
+	Item  Item
+	Kind  Kind
+	Text  string        // of Begun: what it does now; of Again: why
+	Trial *result.Trial // of Kept and Ended
+}
+
+// Kind of an event.
+type Kind int
+
+// Begun comes once for each phase of a trial, Kept and Ended once for each.
+const (
+	Kept Kind = iota
+	Begun
+	Again // a try has ended, and another will follow
+	Ended
+	Stopped
+)
+
+// Run runs this run's share of trials. It returns when none is running: because
+// all are done, because ctx has ended (which is no error: the same again goes
+// on), or because the job folder cannot be used or written to.
+func Run(ctx context.Context, o Options) (Summary, error) {
+	o.defaults()
+	mine := Share(o.Items, o.Shard)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	f, err := openFolder(ctx, o, mine)
+	if err != nil {
+		return Summary{Trials: len(mine), Left: len(mine)}, err
+	}
+	r := &run{o: o, folder: f, cancel: cancel, slots: make(chan struct{}, o.Jobs)}
+	r.sum.Trials = len(mine)
+	r.all(ctx, mine)
+	r.sum.Left = r.sum.Trials - r.sum.Kept - r.sum.Ended - r.sum.Stopped
+	err = f.close(r.sum)
+	return r.sum, cmp.Or(r.err, err)
+}
+
+func (o *Options) defaults() {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Sleep == nil {
+		o.Sleep = sleep
+	}
+	if o.Event == nil {
+		o.Event = func(Event) {}
+	}
+	if o.Say == nil {
+		o.Say = func(string) {}
+	}
+	if o.Record == nil {
+		o.Record = func(result.Trial) error { return nil }
+	}
+	if o.Environment.Type == "" {
+		o.Environment = result.Environment(nil)
+	}
+	o.Jobs = max(1, o.Jobs)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// run is a run under way.
+type run struct {
+	o      Options
+	folder *folder
+	cancel context.CancelCauseFunc
+	slots  chan struct{}
+
+	mu  sync.Mutex
+	sum Summary
+	err error // what ended the run
+}
+
+// all runs the trials that are not done, and then waits for those that others
+// have begun.
+func (r *run) all(ctx context.Context, mine []Item) {
+	rest := r.kept(ctx, mine)
+	var wg sync.WaitGroup
+	var theirs []Item
+	var owner lockfile.Owner
+	for _, i := range rest {
+		if r.take(ctx) != nil {
+			break
+		}
+		wg.Go(func() {
+			defer r.give()
+			lock, who, err := r.folder.try(i)
+			switch {
+			case err != nil:
+				r.fail(err)
+			case lock == nil:
+				r.mu.Lock()
+				theirs, owner = append(theirs, i), who
+				r.mu.Unlock()
+			default:
+				r.locked(ctx, i, lock)
+			}
+		})
+	}
+	wg.Wait()
+	if len(theirs) > 0 && ctx.Err() == nil {
+		r.o.Say(fmt.Sprintf("waits for what others run in the same folder: %d trials, one by %s", len(theirs), owner))
+	}
+	for _, i := range theirs {
+		wg.Go(func() {
+			lock, err := r.folder.wait(ctx, i)
+			if err != nil {
+				if ctx.Err() == nil {
+					r.fail(err)
+				}
+				return
+			}
+			if r.take(ctx) != nil {
+				lock.Release()
+				return
+			}
+			defer r.give()
+			r.locked(ctx, i, lock)
+		})
+	}
+	wg.Wait()
+}
+
+// take waits for a slot: fewer than Options.Jobs trials are running with it.
+func (r *run) take(ctx context.Context) error {
+	if ctx.Err() != nil { // both may be so, and then no trial begins
+		return context.Cause(ctx)
+	}
+	select {
+	case r.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (r *run) give() { <-r.slots }
+
+// fail ends the run: what it has to write cannot be written.
+func (r *run) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		r.err = err
+		r.cancel(err)
+	}
+}
+
+// kept tells of the trials that are done, and returns the others.
+func (r *run) kept(ctx context.Context, mine []Item) (rest []Item) {
+	others := 0
+	const at = 64 // are read at a time: a network's file system answers slowly, and many at once
+	for some := range slices.Chunk(mine, at) {
+		found, changed := make([]*result.Trial, len(some)), make([]bool, len(some))
+		var wg sync.WaitGroup
+		for n, i := range some {
+			wg.Go(func() { found[n], changed[n] = r.folder.done(i) })
+		}
+		wg.Wait()
+		for n, t := range found {
+			if ctx.Err() != nil {
+				return nil
+			}
+			if changed[n] {
+				others++
+			}
+			if t == nil {
+				rest = append(rest, some[n])
+				continue
+			}
+			r.tell(some[n], Kept, *t)
+		}
+	}
+	if others > 0 {
+		r.o.Say(fmt.Sprintf("%d trials are done, but their tasks have changed since: they are run again", others))
+	}
+	return rest
+}
+
+// tell records a trial that has its result.
+func (r *run) tell(i Item, kind Kind, t result.Trial) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if kind == Kept {
+		r.sum.Kept++
+	} else {
+		r.sum.Ended++
+	}
+	if t.Fault != nil {
+		r.sum.Faults++
+	}
+	r.folder.tally(t)
+	r.o.Event(Event{Item: i, Kind: kind, Trial: &t})
+	if err := r.o.Record(t); err != nil && r.err == nil {
+		r.err = err
+		r.cancel(err)
+	}
+}
+
+func (r *run) event(i Item, kind Kind, text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.o.Event(Event{Item: i, Kind: kind, Text: text})
+}
+
+// locked runs a trial that nobody else can run meanwhile. It has a slot.
+func (r *run) locked(ctx context.Context, i Item, lock *lockfile.Lock) {
+	defer lock.Release()
+	if t, _ := r.folder.done(i); t != nil { // by somebody else, since it was looked at
+		r.tell(i, Kept, *t)
+		return
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	alone := make(chan struct{})
+	defer close(alone)
+	go func() {
+		select {
+		case <-lock.Lost():
+			cancel(fmt.Errorf("the trial %s was taken over by another process, for which this one stood still for too long", i.Name))
+		case <-alone:
+		}
+	}()
+	for nth := 1; ; nth++ {
+		t, err := r.try(ctx, i)
+		if err != nil {
+			r.fail(err)
+			return
+		}
+		if t == nil {
+			r.stopped(ctx, i)
+			return
+		}
+		if nth > r.o.Retries || !passes(t.Fault) || ctx.Err() != nil {
+			r.tell(i, Ended, *t)
+			return
+		}
+		// Full jitter: those that failed together do not come back together.
+		pause := rand.N(patience(nth))
+		r.event(i, Again, fmt.Sprintf("%s: %s; is tried again in %s", t.Fault.Class, t.Fault.Message, pause.Round(time.Second)))
+		r.folder.log("%s: try %d: %s: %s", i.Name, t.Tries, t.Fault.Class, t.Fault.Message)
+		r.give()
+		err = r.o.Sleep(ctx, pause)
+		if err == nil {
+			err = r.take(ctx)
+		}
+		if err != nil {
+			r.slots <- struct{}{} // the caller gives it back
+			r.tell(i, Ended, *t)
+			return
+		}
+	}
+}
+
+// patience is how long at most one waits before the nth retry.
+func patience(nth int) time.Duration {
+	return min(5*time.Second<<min(nth-1, 10), 2*time.Minute)
+}
+
+// try is one try of a trial. It is nil if the trial was stopped.
+func (r *run) try(ctx context.Context, i Item) (*result.Trial, error) {
+	dir, tries, err := r.folder.prepare(i)
+	if err != nil {
+		return nil, err
+	}
+	i.Tries = tries
+	i.Phase = func(text string) { r.event(i, Begun, text) }
+	i.Phase("")
+	r.folder.running(+1)
+	defer r.folder.running(-1)
+	began := r.o.Now()
+	t := r.o.Try(ctx, i, dir)
+	// A trial that has come to its verdict has one, also when the end came
+	// meanwhile. A fault may be of that end.
+	if ctx.Err() != nil && t.Reward == nil {
+		return nil, nil
+	}
+	t = r.folder.fill(i, dir, began, t)
+	if err := r.folder.write(dir, t); err != nil {
+		return nil, err
+	}
+	return &t, nil
+}
+
+func (r *run) stopped(ctx context.Context, i Item) {
+	r.folder.log("%s: stopped: %v", i.Name, context.Cause(ctx))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sum.Stopped++
+	r.o.Event(Event{Item: i, Kind: Stopped, Text: context.Cause(ctx).Error()})
+}
+
+// lasting are classes of faults that are the same the next time: something has
+// to be done first.
+var lasting = []string{"apptainer_missing", "image_missing", "image_invalid", "gate_failed", "not_isolated", "solution_missing", "tainted"}
+
+// passes says whether what failed may pass by itself.
+func passes(f *result.Fault) bool { return open(f) && !slices.Contains(lasting, f.Class) }
+
+// open says whether a trial that ended in a fault is not done: it is neither the
+// task's nor the agent's doing, and a later run makes another try, for something
+// may have been done about it.
+func open(f *result.Fault) bool {
+	return f != nil && (f.Cause == "infra" || f.Cause == "unknown")
+}
