@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -309,7 +310,10 @@ func (w *Watch) Find(alive bool) (found []result.Taint, unknown string, err erro
 		w.lost = fmt.Sprintf("nothing was heard when the verifier opened %s: the overlay is none of fuse-overlayfs", w.o.Runs)
 	}
 	inodes := map[uint64]bool{} // opened by any of its names
-	for p := range seen {
+	for p := range maps.Clone(seen) {
+		if source := sourceOf(p); source != "" {
+			seen[source] = true
+		}
 		if t, ok := w.agents[p]; ok {
 			inodes[t.ino] = true
 		}
@@ -381,7 +385,9 @@ func (f *finder) late(v *tree.Visited) error {
 	switch {
 	case k == nothing || k == startup || k == plugin || k == pth:
 		return nil
-	case k == hook && v.Path != "etc/ld.so.preload":
+	case k == hook && v.Path != "etc/ld.so.preload" || k == git:
+		return nil
+	case sourceOf(v.Path) != "" && !f.made[v.Ino]: // the tests' own Python writes it
 		return nil
 	case f.made[v.Ino], k == hook, k == site, k == above, k == library, k == command && shells.MatchString(path.Base(v.Path)):
 	case k == cache:

@@ -112,6 +112,18 @@ func TestWatch(t *testing.T) {
 	s.find(false, "/etc/profile.d/\xff\n.sh /usr/bin/sh", "")
 }
 
+// Of a module whose bytecode is newer, Python opens the bytecode alone.
+func TestWatch_Bytecode(t *testing.T) {
+	s := newScene(t)
+	s.write("app/base64.py", "x")
+	s.write("app/pytest.py", "x")
+	s.write("app/__pycache__/pytest.cpython-311.pyc", "x")
+	s.after()
+	s.write("tests/test.sh", "")
+	s.open("app/__pycache__/pytest.cpython-311.pyc")
+	s.find(false, "/app/__pycache__/pytest.cpython-311.pyc /app/pytest.py", "")
+}
+
 // What the verifier opened may not be known: then what the agent changed counts
 // as opened, and what it did not change does not.
 func TestWatch_Unknown(t *testing.T) {
