@@ -56,7 +56,12 @@ func (r *reader) settings(s *Spec, root map[string]any) {
 	if s.StepReward = top.word("multi_step_reward_strategy", "mean", "final"); s.StepReward == "" {
 		s.StepReward = "mean"
 	}
-	for _, t := range top.tables("steps") {
+	steps := top.tables("steps")
+	if len(steps) > mostSteps {
+		top.wrong("steps", "at most "+strconv.Itoa(mostSteps)+" tables")
+		return
+	}
+	for _, t := range steps {
 		s.Steps = append(s.Steps, t.step(s))
 	}
 	s.Artifacts = withPublished(s.Artifacts)

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -157,6 +158,37 @@ func TestSettings_Warnings(t *testing.T) {
 		_, bad, warnings := read(toml)
 		if got := strings.Join(warnings, "; "); bad != nil || got != want {
 			t.Errorf("%q: %v, %s, want %s", toml, bad, got, want)
+		}
+	}
+}
+
+// A task.toml may be a megabyte long, and each step has all that is the task's.
+func TestSettings_NotTooMuch(t *testing.T) {
+	list := func(n int) string { return "[" + strings.Repeat("\"/a\",", n) + "]\n" }
+	env := func(n int) string {
+		text := "[environment.env]\n"
+		for i := range n {
+			text += fmt.Sprintf("A%d = \"\"\n", i)
+		}
+		return text
+	}
+	steps := func(n int) (text string) {
+		for i := range n {
+			text += fmt.Sprintf("[[steps]]\nname = \"%d\"\n", i)
+		}
+		return text
+	}
+	for text, want := range map[string]string{
+		"artifacts = " + list(1000): "", "artifacts = " + list(1001): "task.toml: artifacts must be a list of at most 1000",
+		env(1000): "", env(1001): "task.toml: environment.env must be at most 1000 variables",
+		steps(100): "", steps(101): "task.toml: steps must be at most 100 tables",
+	} {
+		_, bad, _ := read(text)
+		if bad == nil {
+			bad = &Refused{}
+		}
+		if bad.Reason != want {
+			t.Errorf("%q, want %q", bad.Reason, want)
 		}
 	}
 }
