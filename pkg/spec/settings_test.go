@@ -94,6 +94,7 @@ func TestSettings_Refused(t *testing.T) {
 		{"[agent]\ntimeout_sec = -1", "agent.timeout_sec must be a number of seconds above 0", ""},
 		{"[agent]\ntimeout_sec = nan", "agent.timeout_sec must be a number of seconds above 0", ""},
 		{"[agent]\ntimeout_sec = inf", "agent.timeout_sec must be a number of seconds above 0", ""},
+		{"[agent]\ntimeout_sec = 3e9", "agent.timeout_sec must be a number of seconds above 0", ""},
 		{"[agent]\ntimeout_sec = 1e300", "agent.timeout_sec must be a number of seconds above 0", ""},
 		{"[agent]\ntimeout_sec = true", "agent.timeout_sec must be a number of seconds above 0", ""},
 		{"[agent]\nuser = -1", "task.toml: agent.user must be the name or the number of a user", ""},
@@ -214,6 +215,26 @@ func TestSettings_SeparateIsACopy(t *testing.T) {
 	e.Env["A"], e.Network.Hosts[0], e.Healthcheck.Command = "2", "b", "false"
 	if s.Environment.Env["A"] != "1" || s.Environment.Network.Hosts[0] != "a" || s.Environment.Healthcheck.Command != "true" || e.Image != "" {
 		t.Errorf("%+v and %+v", s.Environment, e)
+	}
+}
+
+// Steps add to what the task has, each for itself.
+func TestSettings_StepsAddForThemselves(t *testing.T) {
+	toml := "artifacts = [\"/logs/artifacts/\", \"/b\", \"/c\"]\n"
+	for range 3 {
+		toml += "[[verifier.collect]]\ncommand = \"task\"\n"
+	}
+	for _, name := range []string{"one", "two"} {
+		toml += "[[steps]]\nname = \"" + name + "\"\nartifacts = [\"/" + name + "\"]\nverifier.collect = [{command = \"" + name + "\"}]\n"
+	}
+	s, bad, _ := read(toml)
+	if bad != nil || len(s.Artifacts) != 3 || len(s.Verifier.Collect) != 3 {
+		t.Fatalf("%v, %+v", bad, s)
+	}
+	for _, p := range s.Steps {
+		if len(p.Artifacts) != 4 || p.Artifacts[3].Source != "/"+p.Name || len(p.Verifier.Collect) != 4 || p.Verifier.Collect[3].Command != p.Name {
+			t.Errorf("%+v", p)
+		}
 	}
 }
 
