@@ -129,6 +129,7 @@ func TestSettings_Refused(t *testing.T) {
 		{"[[steps]]\nname = \"a.\"", "task.toml: steps[0].name must be the name of a folder in steps", ""},
 		{"[[steps]]\nname = \"a\\n\"", "steps[0].name must be the name of a folder", ""},
 		{"[verifier]\nenvironment_mode = \"shared\"\n[verifier.environment]", "verifier.environment_mode is shared, and yet there is a [verifier.environment]", "remove one"},
+		{"[task]\nname = \"a/b\"\nkeywords = \"x\"", "task.toml: task.keywords must be a list", ""},
 		{"version = 1.0", "task.toml: version must be text: put it in quotes", ""},
 		{"metadata = 1", "task.toml: metadata must be a table", ""},
 		{"a = \n", "task.toml:1: ", ""},
