@@ -20,34 +20,39 @@ import (
 func (b *Box) watch(pid int) {
 	go b.watchDisk()
 	own := len(descendants(pid, 0)) // Apptainer's and fence's
-	for wait := tick; ; {
+	for {
+		begin := time.Now()
+		if over := b.look(pid, own); over != nil {
+			b.kill(over)
+			return
+		}
 		select {
 		case <-b.done:
 			return
-		case <-time.After(wait):
+		case <-time.After(max(tick, 4*time.Since(begin))): // never more than a fifth of the time
 		}
-		begin := time.Now()
-		l := b.o.Limits
-		most := 0
-		if l.Processes > 0 {
-			most = own + l.Processes + 1 // more need not be counted
-		}
-		pids := descendants(pid, most)
-		n := max(0, len(pids)-own)
-		b.note(result.Usage{Processes: n})
-		if l.Processes > 0 && n > l.Processes {
-			b.limit("process_limit", "more than %d processes at once", l.Processes)
-			return
-		}
-		if mem, ok := memory(pids, max(b.Usage().MemoryBytes, 1)); ok {
-			b.note(result.Usage{MemoryBytes: mem})
-			if l.Memory > 0 && mem > l.Memory {
-				b.limit("memory_limit", "%s of memory in use, the limit is %s", size(mem), size(l.Memory))
-				return
-			}
-		}
-		wait = max(tick-time.Since(begin), 4*time.Since(begin)) // never more than a fifth of the time
 	}
+}
+
+// look sees what is used now, but for the disk, and whether that is too much.
+func (b *Box) look(pid, own int) *Error {
+	l, most := b.o.Limits, 0
+	if l.Processes > 0 {
+		most = own + l.Processes + 1 // more need not be counted
+	}
+	pids := descendants(pid, most)
+	n := max(0, len(pids)-own)
+	b.note(result.Usage{Processes: n})
+	if l.Processes > 0 && n > l.Processes {
+		return limit("process_limit", "more than %d processes at once", l.Processes)
+	}
+	if mem, ok := memory(pids, b.Usage().MemoryBytes); ok {
+		b.note(result.Usage{MemoryBytes: mem})
+		if l.Memory > 0 && mem > l.Memory {
+			return limit("memory_limit", "%s of memory in use, the limit is %s", size(mem), size(l.Memory))
+		}
+	}
+	return nil
 }
 
 // descendants are the processes below one, as far as they are seen: those that
@@ -184,7 +189,7 @@ func (b *Box) watchDisk() {
 		n := written(b.o.in("overlay")) + written(b.o.in("tmp"))
 		b.note(result.Usage{DiskBytes: n})
 		if l := b.o.Limits.Disk; l > 0 && n > l {
-			b.limit("disk_limit", "%s written, the limit is %s", size(n), size(l))
+			b.kill(limit("disk_limit", "%s written, the limit is %s", size(n), size(l)))
 			return
 		}
 		wait = max(tick, 10*time.Since(begin))
