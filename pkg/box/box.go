@@ -175,7 +175,8 @@ func start(ctx context.Context, o Options, config Config, users map[string]Accou
 	}
 	select {
 	case pid := <-started:
-		go b.watch(pid)
+		w := watching(pid)
+		go b.watch(w)
 	case <-b.done:
 	}
 	if err := b.Put(ctx, Agent, b.workdir, emptyTar()); err != nil {

@@ -37,7 +37,12 @@ func TestBox_Limits(t *testing.T) {
 		{"a fork bomb", `echo 'while :; do sh /tmp/b & sh /tmp/b & done' >/tmp/b; sh /tmp/b 2>/dev/null; read x`, "process_limit"},
 		{"files", `dd if=/dev/zero of=/app bs=1M count=400 2>/dev/null; echo; read x`, "disk_limit"},
 		{"files in /tmp", `mkdir /tmp/d; dd if=/dev/zero of=/tmp/d/app bs=1M count=400 2>/dev/null; echo; read x`, "disk_limit"},
-		{"files out of sight", `mkdir /tmp/d; dd if=/dev/zero of=/tmp/d/app bs=1M count=400 2>/dev/null; chmod 0 /tmp/d; read x`, "disk_limit"},
+		{"files out of sight", `mkdir -p /tmp/d/e; exec 3>/tmp/d/e/app; chmod 0 /tmp/d; dd if=/dev/zero bs=1M count=400 >&3 2>/dev/null; read x`, "disk_limit"},
+		{"files far down", `python3 -c 'if True:
+			import os
+			os.chdir("/tmp")
+			for i in range(1100): os.mkdir("d"); os.chdir("d")
+			input()'`, "disk_limit"},
 		{"files without a name", `exec 3>/tmp/app; rm /tmp/app; dd if=/dev/zero bs=1M count=400 >&3 2>/dev/null; read x`, "disk_limit"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -51,9 +56,9 @@ func TestBox_Limits(t *testing.T) {
 			}
 			defer in.Close()
 			defer w.Close()
-			exit, err := r.Run(t.Context(), box.Command{Domain: box.Agent, Argv: []string{"sh", "-c", c.script}, Timeout: time.Minute}, session.Streams{In: in})
+			exit, err := r.Run(t.Context(), box.Command{Domain: box.Agent, Argv: []string{"sh", "-c", c.script}, Timeout: 20 * time.Second}, session.Streams{In: in})
 			if class(err) != c.class {
-				t.Errorf("%v %+v", err, exit)
+				t.Fatalf("%v %+v", err, exit)
 			}
 			<-r.Done()
 			if class(r.Err()) != c.class {
