@@ -51,21 +51,13 @@ var words = []struct{ say, class, cause, hint string }{
 
 // refused is why a container has not come up.
 func (b *Box) refused() *Error {
-	e := *b.ended("start_failed")
+	e := Error{Class: "start_failed", Cause: "infra", Message: apptainer.LastWords(b.said.String(), b.end)}
+	var why *Error
+	if errors.As(b.err, &why) && why.Class != "container_killed" && why.Class != "session_lost" {
+		e = *why
+	}
 	e.Message = fmt.Sprintf("the container of %s did not start: %s", b.o.Image, e.Message)
-	if e.Class == "container_killed" || e.Class == "session_lost" {
-		e.Class = "start_failed"
-	}
 	return &e
-}
-
-// ended is b.err as it is, or one of the class.
-func (b *Box) ended(class string) *Error {
-	var e *Error
-	if errors.As(b.err, &e) {
-		return e
-	}
-	return &Error{Class: class, Cause: "unknown", Message: fmt.Sprint(b.err)}
 }
 
 // why is the reason of the container's end: begin is why it could not be
