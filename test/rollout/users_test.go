@@ -78,17 +78,19 @@ func TestBox_Config(t *testing.T) {
 			t.Errorf("%+v: %q", c, got)
 		}
 		// The verifier's processes can end the agent's, whoever they are; not the other way round.
-		const end = `for p in /proc/[0-9]*; do grep -q '^sleep.86405' $p/cmdline 2>/dev/null && kill ${p#/proc/} && echo ended; done; true`
 		for from, to := range map[string]string{box.Agent: box.Verifier, box.Verifier: box.Agent} {
-			r.sh(from, `sleep 86405 >/dev/null 2>&1 & until grep -q '^sleep.86405' /proc/$!/cmdline; do :; done`)
+			mark := map[string]string{box.Agent: "86405", box.Verifier: "86406"}[from]
+			r.sh(from, `sleep $1 >/dev/null 2>&1 & until grep -q "^sleep.$1" /proc/$!/cmdline; do :; done`, mark)
+			const end = `for p in /proc/[0-9]*; do grep -q "^sleep.$1" $p/cmdline 2>/dev/null && kill ${p#/proc/} && echo ended; done; true`
 			want := ""
 			if to == box.Verifier && !noNetns() {
 				want = "ended\n"
 			}
-			got := r.sh(to, end)
-			r.sh(from, end)
-			if got != want {
+			if got := r.sh(to, end, mark); got != want {
 				t.Errorf("%+v: what the %s left, and the %s: %q", c, from, to, got)
+			}
+			if got := r.sh(from, end, mark); want == "" && got != "ended\n" {
+				t.Errorf("%+v: the control: what the %s left itself: %q", c, from, got)
 			}
 		}
 		if err := r.Close(); err != nil {
