@@ -136,7 +136,7 @@ func mustRun(t *testing.T, ctx context.Context, o Options) Summary {
 }
 
 func TestRun(t *testing.T) {
-	items := Items(specs(20), []result.AgentConfig{{Name: "oracle"}, {Name: "nop"}}, 2)
+	items := Items(append(specs(20), specs(3)...), []result.AgentConfig{{Name: "oracle"}, {Name: "nop"}}, 2)
 	o := options(t, items)
 	var now, most atomic.Int64
 	o.Try = func(ctx context.Context, i Item, dir string) result.Trial {
