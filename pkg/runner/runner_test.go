@@ -397,6 +397,22 @@ func TestRun_Stops(t *testing.T) {
 	}
 }
 
+// A free slot is none any more when the end has come.
+func TestTake_AfterTheEnd(t *testing.T) {
+	r := run{slots: make(chan struct{}, 100)}
+	if err := r.take(t.Context()); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("the end")
+	cancel(why)
+	for range 50 { // which of two is ready is chosen at random
+		if err := r.take(ctx); err != why {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestRun_Retries(t *testing.T) {
 	for _, tc := range []struct {
 		class, cause string
