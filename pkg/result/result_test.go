@@ -81,6 +81,14 @@ func TestTrial_Record(t *testing.T) {
 		if err := clitest.Validate(t, "rollout.trial", data); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, data)
 		}
+		for _, more := range []string{"{}", "x", "]"} {
+			if _, err := Decode(append(bytes.Clone(data), more...)); err == nil {
+				t.Errorf("%s: %s after it is taken", name, more)
+			}
+		}
+		if _, err := Decode(data[:len(data)-3]); err == nil {
+			t.Errorf("%s: half of it is taken", name)
+		}
 		unknown := bytes.Replace(data, []byte("{"), []byte(`{"surprise": 1,`), 1)
 		if clitest.Validate(t, "rollout.trial", unknown) == nil {
 			t.Errorf("%s: the schema takes an unknown field", name)

@@ -127,6 +127,13 @@ func sameLeft(t *testing.T, got, want map[string]string) {
 	}
 }
 
+// once is the clock of a run that writes the job's figures at its begin, once
+// meanwhile, and at its end.
+func once(ctx context.Context, _ time.Duration) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
 func mustRun(t *testing.T, ctx context.Context, o Options) Summary {
 	t.Helper()
 	s, err := Run(ctx, o)
@@ -139,6 +146,7 @@ func mustRun(t *testing.T, ctx context.Context, o Options) Summary {
 func TestRun(t *testing.T) {
 	items := Items(append(specs(20), specs(3)...), []result.AgentConfig{{Name: "oracle"}, {Name: "nop"}}, 2)
 	o := options(t, items)
+	o.Sleep = once
 	o.Try = func(ctx context.Context, i Item, dir string) result.Trial {
 		i.Phase("works")
 		return writes(ctx, i, dir)
@@ -667,6 +675,7 @@ func TestShare(t *testing.T) {
 func TestRun_Shards(t *testing.T) {
 	items := Items(specs(20), oracle, 1)
 	o := options(t, items)
+	o.Sleep = once
 	var wg sync.WaitGroup
 	for i := range 4 {
 		o := o
