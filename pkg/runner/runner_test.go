@@ -676,10 +676,17 @@ func TestRun_Shards(t *testing.T) {
 	items := Items(specs(20), oracle, 1)
 	o := options(t, items)
 	o.Sleep = once
-	var wg sync.WaitGroup
+	var wg, begun sync.WaitGroup
+	begun.Add(4)
 	for i := range 4 {
 		o := o
 		o.Shard = job.Shard{Index: i + 1, Of: 4}
+		mine := sync.OnceFunc(begun.Done)
+		o.Try = func(ctx context.Context, i Item, dir string) result.Trial {
+			mine()
+			begun.Wait() // all are under way
+			return writes(ctx, i, dir)
+		}
 		wg.Go(func() {
 			if s, err := Run(t.Context(), o); err != nil || s.Trials != 5 || !s.Done() {
 				t.Errorf("%+v, %v", s, err)
