@@ -137,6 +137,7 @@ func TestTaint_Honest(t *testing.T) {
 	if !asUser(t) {
 		return
 	}
+	quiet := judge(t, "debian", "")
 	const install = `pip install -q --no-index --find-links /wheels --break-system-packages --root-user-action ignore --no-deps `
 	for _, row := range []struct {
 		name, image, told, agent, test string
@@ -168,7 +169,14 @@ func TestTaint_Honest(t *testing.T) {
 		{name: "what was there", image: "debian", agent: `mv /bin/bash /bin/b; mv /bin/b /bin/bash`, test: `bash -c :`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			j := judge(t, row.image, row.told)
+			// What is not flagged does not harm the rows that follow in its box.
+			j := quiet
+			if row.want != "" || row.told != "" || row.image != "debian" {
+				j = judge(t, row.image, row.told)
+			} else if err := j.Before(); err != nil {
+				t.Fatal(err)
+			}
+			j.t = t
 			j.sh(box.Agent, row.agent)
 			if got := j.verify(row.test, true, row.env...); paths(got) != row.want {
 				t.Errorf("%+v, want %q", got, row.want)
