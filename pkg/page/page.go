@@ -21,6 +21,7 @@ import (
 	"slices"
 
 	"fence/pkg/report"
+	"fence/pkg/result"
 )
 
 //go:embed assets
@@ -139,9 +140,8 @@ func entryOf(run int, t report.Trial) entry {
 	if m := report.ModelOf(t); m != "" {
 		e.Agent += " " + m
 	}
-	if t.AgentResult != nil {
-		e.Input, e.Output = t.AgentResult.InputTokens, t.AgentResult.OutputTokens
-	}
+	tally := result.TallyOf(t.Trial)
+	e.Input, e.Output = tally.Input, tally.Output
 	if e.Kind == "fault" {
 		f := report.Why(t)
 		e.Class, e.Cause = f.Class, f.Cause

@@ -201,10 +201,10 @@ func group(trials []Trial) Group {
 			g.Tainted = append(g.Tainted, t.TrialName)
 		}
 		g.Turns += t.Agent.Turns
-		if a := t.AgentResult; a != nil && (a.InputTokens != nil || a.OutputTokens != nil) {
+		if a := result.TallyOf(t.Trial); a.Input != nil || a.Output != nil {
 			g.Tokens.Trials++
-			g.Tokens.Input += deref(a.InputTokens)
-			g.Tokens.Output += deref(a.OutputTokens)
+			g.Tokens.Input += deref(a.Input)
+			g.Tokens.Output += deref(a.Output)
 		}
 		if s := span(t.StartedAt, &t.FinishedAt); s > 0 {
 			seconds = append(seconds, s)

@@ -255,7 +255,7 @@ func TestPassAt_CountsSubsets(t *testing.T) {
 						}
 					}
 				}
-				if got, want := estimate(n, c, k), float64(good)/float64(all); math.Abs(got-want) > 1e-12 {
+				if got, want := result.PassAt(n, c, k), float64(good)/float64(all); math.Abs(got-want) > 1e-12 {
 					t.Errorf("n %d, c %d, k %d: %g, want %g", n, c, k, got, want)
 				}
 			}

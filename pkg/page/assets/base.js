@@ -58,11 +58,11 @@ function number(n) {
   return String(Math.round(n * 1000) / 1000);
 }
 
+// time is as the tables have it: 3.2s, 41s, 12m03s.
 function time(s) {
-  if (s < 10) return s.toFixed(1) + " s";
-  if (s < 100) return s.toFixed(0) + " s";
-  if (s < 6000) return Math.floor(s / 60) + " min " + String(Math.floor(s % 60)).padStart(2, "0") + " s";
-  return Math.floor(s / 3600) + " h " + String(Math.floor(s / 60) % 60).padStart(2, "0") + " min";
+  if (s < 10) return Math.max(s, 0).toFixed(1) + "s";
+  if (s < 60) return s.toFixed(0) + "s";
+  return Math.floor(Math.round(s) / 60) + "m" + String(Math.round(s) % 60).padStart(2, "0") + "s";
 }
 
 function badge(kind) {
