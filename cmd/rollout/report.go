@@ -30,6 +30,7 @@ are compared with the first. "-" reads the records that a run prints.
 A rate is over the trials that have a verdict. Beside it stand the rate that
 counts trials which the agent broke as 0, and Harbor's, which counts all that
 have no reward as 0. pass@k is the unbiased estimator, per task, then the mean.
+
 The pages of --html are opened from the disk: an index with plots, and each trial
 with its turns, its terminal to play again and what its verifier printed. They
 reach no network, and can be copied or packed as a folder. DIR must be empty, or
@@ -67,7 +68,11 @@ func reportRuns(c *urfave.Context) error {
 	}
 	out := c.App.Writer
 	if dir := c.String("html"); dir != "" {
-		if err := page.Write(dir, runs); err != nil {
+		err := page.Write(dir, runs)
+		if errors.Is(err, page.ErrOthers) {
+			return cli.Usagef("name an empty folder, or an earlier report", "%v", err)
+		}
+		if err != nil {
 			return &cli.Error{Code: cli.Unknown, Err: err}
 		}
 		fmt.Fprintln(out, filepath.Join(dir, "index.html"))

@@ -41,7 +41,7 @@ class Replay {
       h("div", { class: "controls" }, this.button, this.scrub, this.label,
         h("select", { "aria-label": "speed", onchange: (e) => { this.speed = Number(e.target.value); } }, [0.5, 1, 2, 5, 20].map((s) => h("option", { value: s, selected: s === 1 }, s + "x"))),
         h("label", null, h("input", { type: "checkbox", checked: true, onchange: (e) => this.shorten(e.target.checked) }), "short pauses")),
-      h("div", { class: "moments" }, this.moments.map(([at, name]) => h("button", { onclick: () => this.go(at) }, visible(name)))),
+      h("div", { class: "moments" }, this.moments.map(([at, name]) => h("button", { onclick: () => this.go(at) }, name))),
       this.cast.cut ? h("p", { class: "dim" }, "The recording goes on; so much of it is not kept in a report.") : null);
     await load("xterm/xterm.js");
     const room = Math.min(document.body.clientWidth, 1400) - 60;
