@@ -56,9 +56,9 @@ function drawList() {
     h("div", { class: "plots" },
       figure("Outcomes by dataset and agent", outcomes(d.trials, (f) => { Object.assign(rollout.filter, f); drawTrials(); document.getElementById("trials").scrollIntoView(); }), "all"),
       figure("Time of a trial", histogram(d.trials, (t) => t.s, time)),
-      figure("Turns", histogram(d.trials, (t) => t.turns, number)),
-      figure("Tokens read", histogram(d.trials, (t) => t.in, number)),
-      figure("Tokens written", histogram(d.trials, (t) => t.out, number))),
+      figure("Turns", histogram(d.trials, (t) => t.turns, number, 1)),
+      figure("Tokens read", histogram(d.trials, (t) => t.in, number, 1)),
+      figure("Tokens written", histogram(d.trials, (t) => t.out, number, 1))),
     h("section", { id: "trials" }),
     h("section", null, d.blocks.map(block)));
   drawTrials();

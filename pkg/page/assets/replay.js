@@ -34,7 +34,7 @@ class Replay {
 
   async draw() {
     const screen = h("div", { class: "screen" });
-    this.scrub = h("input", { type: "range", min: 0, max: 1000, value: 0, class: "scrub", "aria-label": "position", oninput: (e) => { this.pause(); this.seek(e.target.value / 1000 * this.length); } });
+    this.scrub = h("input", { type: "range", min: 0, max: 1000, step: "any", value: 0, class: "scrub", "aria-label": "position", oninput: (e) => { this.pause(); this.seek(e.target.value / 1000 * this.length); } });
     this.button = h("button", { onclick: () => (this.playing ? this.pause() : this.play()) }, "play");
     this.label = h("span", { class: "dim clock" });
     this.root = h("div", { class: "replay" }, screen,

@@ -18,7 +18,7 @@ async function drawTrial(n, where) {
   fill(root, 
     h("p", { class: "nav" }, h("a", { href: "#" }, "all trials"), step(at - 1, "\u2190 previous"), step(at + 1, "next \u2192")),
     h("h1", null, t.name),
-    h("p", null, badge(t.kind), " ", t.set + " \u00b7 " + t.agent, t.reward === null ? "" : " \u00b7 reward " + number(t.reward), t.tainted ? h("span", { class: "badge failed" }, "tainted") : null),
+    h("p", null, badge(t.kind), " ", t.set + " \u00b7 " + t.agent, t.reward === null ? "" : " \u00b7 reward " + number(t.reward), t.tainted ? [" ", h("span", { class: "badge failed" }, "tainted")] : null),
     d.fault ? notice("fault", "No verdict: " + d.fault.class + " in the phase " + d.fault.phase + ", cause: " + d.fault.cause, d.fault.message, d.fault.hint && "What to do: " + d.fault.hint) : null,
     d.tainted && d.tainted.length ? notice("failed", "The agent changed files that the verifier then executed or loaded", d.tainted.map((x) => x.path + ": " + x.why)) : null,
     d.warnings && d.warnings.length ? notice("partly", "Warnings", d.warnings) : null,
