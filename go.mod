@@ -20,6 +20,7 @@ require (
 	github.com/pelletier/go-toml/v2 v2.4.3
 	github.com/rogpeppe/go-internal v1.16.0
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
+	github.com/sashabaranov/go-openai v1.43.0
 	github.com/seccomp/libseccomp-golang v0.11.1
 	github.com/sylabs/squashfs v1.0.6
 	github.com/tonistiigi/dchapes-mode v0.0.0-20250318174251-73d941a28323

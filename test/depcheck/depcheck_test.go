@@ -64,6 +64,9 @@ var layer = map[string]int{
 	"fence/pkg/report":               1,
 	"fence/pkg/page":                 2,
 	"fence/pkg/runner":               5,
+	"fence/pkg/model":                1,
+	"fence/pkg/terminus":             2,
+	"fence/pkg/trajectory":           0,
 }
 
 // sideways are the imports within a layer that are meant.

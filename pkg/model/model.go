@@ -1,0 +1,398 @@
+// Package model is a client of a server that speaks OpenAI's chat API: vLLM,
+// SGLang, llama.cpp's server, or a paid one. It says of every call what it
+// cost and why it failed, and waits for a server that is busy or gone.
+//
+// Nothing that it returns, logs or puts into an error holds the key. It
+// follows no redirect and does not stream.
+package model
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	openai "github.com/sashabaranov/go-openai"
+)
+
+// Options say which model, and how it is asked.
+type Options struct {
+	// Base is http://HOST:PORT/v1, https likewise, or unix:PATH for a server on
+	// a Unix socket. Without a path, /v1 is meant.
+	Base string
+	// Name is what the server calls the model. LiteLLM's hosted_vllm/NAME means
+	// NAME. "" is the only model that the server lists (see Discover).
+	Name string
+	Key  Key // none for most local servers
+
+	Limits   Limits // what is 0 is discovered
+	Sampling Sampling
+	// Extra are fields of the request's body that stand beside ours, such as
+	// vLLM's cache_salt or llama.cpp's json_schema. They win over Sampling.
+	Extra map[string]json.RawMessage
+	// Details asks for token ids and log-probabilities (vLLM 0.10.2 and later).
+	Details bool
+
+	Timeout  time.Duration // of one try, from the first byte out to the last one in; 0 is 10 minutes
+	Patience time.Duration // with a server that is busy or gone, since the first try of a call; 0 is 10 minutes
+	MaxBytes int64         // of a reply; 0 is 64 MiB
+
+	Log   *slog.Logger                               // nil discards
+	Now   func() time.Time                           // nil is time.Now
+	Sleep func(context.Context, time.Duration) error // nil sleeps
+}
+
+// Limits are in tokens; 0 is unknown.
+type Limits struct {
+	Context int // prompt and reply together
+	Output  int // of one reply
+}
+
+// Sampling is sent where it is given, and otherwise left to the server.
+type Sampling struct {
+	Temperature     *float64
+	TopP            *float64
+	Seed            *int64
+	MaxTokens       int
+	ReasoningEffort string
+}
+
+// Message is one of a conversation.
+type Message struct {
+	Role      string `json:"role"` // user or assistant
+	Content   string `json:"content"`
+	Reasoning string `json:"reasoning_content,omitempty"` // of an assistant, if it is to be sent back
+}
+
+// Reply is what the model said, and what that took. What the server did not
+// say is nil.
+type Reply struct {
+	Content   string
+	Reasoning string
+	Model     string // as the server calls it
+	Finish    string // stop, length, ...
+
+	PromptTokens     *int // with those that were cached
+	CompletionTokens *int
+	CachedTokens     *int
+	Detail           *Detail // nil unless asked for and given
+
+	Tries int
+	Took  time.Duration // of the try that succeeded
+}
+
+// Detail is what training needs of one reply. Each list is nil if the server
+// did not give it.
+type Detail struct {
+	PromptIDs     []int
+	CompletionIDs []int
+	Logprobs      []float64 // natural, of each of CompletionIDs
+}
+
+// Truncated says that the reply ends where a limit was reached.
+func (r Reply) Truncated() bool { return r.Finish == "length" }
+
+// Client asks one model. It may be used by several trials at a time.
+type Client struct {
+	o      Options
+	api    *openai.Client
+	http   *http.Client
+	root   string // URL of the server without /v1
+	fields map[string]json.RawMessage
+
+	mu      sync.Mutex
+	limits  Limits
+	notices []string
+}
+
+// reserved are the fields that the client itself has to know.
+var reserved = []string{"model", "messages", "stream", "n", "logprobs", "return_token_ids"}
+
+// New checks the options. It does not reach for the server.
+func New(o Options) (*Client, error) {
+	o.Name = strings.TrimPrefix(o.Name, "hosted_vllm/")
+	o.Timeout = cmp.Or(o.Timeout, 10*time.Minute)
+	o.Patience = cmp.Or(o.Patience, 10*time.Minute)
+	o.MaxBytes = cmp.Or(o.MaxBytes, 64<<20)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Sleep == nil {
+		o.Sleep = sleep
+	}
+	base, inner, err := dialer(o.Base)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{o: o, root: strings.TrimSuffix(base, "/v1"), limits: o.Limits}
+	if c.fields, err = fields(o); err != nil {
+		return nil, err
+	}
+	c.http = &http.Client{
+		Transport:     &transport{inner: inner, max: o.MaxBytes},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	conf := openai.DefaultConfig(o.Key.value())
+	conf.BaseURL = base
+	conf.HTTPClient = c.http
+	c.api = openai.NewClientWithConfig(conf)
+	return c, nil
+}
+
+// fields are those of every request that go-openai's type has not, or cannot
+// say: it leaves out a temperature of 0.
+func fields(o Options) (map[string]json.RawMessage, error) {
+	f := map[string]json.RawMessage{}
+	set := func(name string, given bool, v any) {
+		if given {
+			f[name], _ = json.Marshal(v) // numbers and a string
+		}
+	}
+	s := o.Sampling
+	set("temperature", s.Temperature != nil, s.Temperature)
+	set("top_p", s.TopP != nil, s.TopP)
+	set("seed", s.Seed != nil, s.Seed)
+	set("max_tokens", s.MaxTokens > 0, s.MaxTokens)
+	set("reasoning_effort", s.ReasoningEffort != "", s.ReasoningEffort)
+	set("logprobs", o.Details, true)
+	set("return_token_ids", o.Details, true)
+	for _, name := range slices.Sorted(maps.Keys(o.Extra)) {
+		if slices.Contains(reserved, name) {
+			return nil, fmt.Errorf("field %q of a request to the model cannot be set: it has an option of its own, or replies could not be read", name)
+		}
+		if !json.Valid(o.Extra[name]) {
+			return nil, fmt.Errorf("field %q of a request to the model: its value is not JSON", name)
+		}
+		f[name] = o.Extra[name]
+	}
+	return f, nil
+}
+
+// Name is the model's, without a provider.
+func (c *Client) Name() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.o.Name
+}
+
+// Limits are those that were given or have been discovered.
+func (c *Client) Limits() Limits {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.limits
+}
+
+// Notices are what a person should know of the server, each once.
+func (c *Client) Notices() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.notices)
+}
+
+func (c *Client) notice(text string) {
+	c.mu.Lock()
+	known := slices.Contains(c.notices, text)
+	if !known {
+		c.notices = append(c.notices, text)
+	}
+	c.mu.Unlock()
+	if !known {
+		c.o.Log.Warn(text)
+	}
+}
+
+// Chat asks the model for the next message. A server that is busy, gone or
+// broken is asked again for as long as the patience lasts; the error is then
+// an *Error, or the context's own.
+func (c *Client) Chat(ctx context.Context, messages []Message) (Reply, error) {
+	// go-openai's own messages leave out a content of "", without which some
+	// servers refuse an assistant's message.
+	all, err := json.Marshal(messages)
+	if err != nil {
+		return Reply{}, fmt.Errorf("asking the model: %w", err)
+	}
+	fields := maps.Clone(c.fields)
+	fields["messages"] = all
+	req := openai.ChatCompletionRequest{Model: c.Name()}
+	var reply Reply
+	tries, err := c.retry(ctx, c.o.Patience, func(ctx context.Context, x *exchange) (err error) {
+		x.fields = fields
+		began := c.o.Now()
+		resp, err := c.api.CreateChatCompletion(ctx, req)
+		if err != nil {
+			return err
+		}
+		reply, err = read(resp, x.body)
+		reply.Took = c.o.Now().Sub(began)
+		return err
+	})
+	if err != nil {
+		return Reply{}, err
+	}
+	reply.Tries = tries
+	if c.o.Details {
+		c.judge(reply)
+	}
+	return reply, nil
+}
+
+// judge says what a server left out that was asked for.
+func (c *Client) judge(r Reply) {
+	d := r.Detail
+	if d == nil {
+		d = &Detail{}
+	}
+	if d.CompletionIDs == nil || d.PromptIDs == nil {
+		c.notice("the model server ignores return_token_ids: the record has null where token ids should be (vLLM gives them from version 0.10.2 on)")
+	}
+	if d.Logprobs == nil {
+		c.notice("the model server ignores logprobs: the record has null where they should be")
+	}
+	if d.Logprobs != nil && d.CompletionIDs != nil && len(d.Logprobs) != len(d.CompletionIDs) {
+		c.notice(fmt.Sprintf("the model server gave %d logprobs for %d tokens: such turns cannot be trained on", len(d.Logprobs), len(d.CompletionIDs)))
+	}
+}
+
+// details are the parts of a reply that go-openai does not keep.
+type details struct {
+	PromptTokenIDs []int `json:"prompt_token_ids"`
+	Choices        []struct {
+		TokenIDs []int `json:"token_ids"`
+		Logprobs *struct {
+			Content []struct {
+				Logprob *float64 `json:"logprob"`
+			} `json:"content"`
+		} `json:"logprobs"`
+		Message struct {
+			Reasoning string `json:"reasoning"` // vLLM 0.12 and later, for reasoning_content
+		} `json:"message"`
+	} `json:"choices"`
+	Usage *struct {
+		Prompt     *int `json:"prompt_tokens"`
+		Completion *int `json:"completion_tokens"`
+		Details    *struct {
+			Cached *int `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	} `json:"usage"`
+}
+
+// read makes a Reply of go-openai's and of the body that it came from.
+func read(resp openai.ChatCompletionResponse, body []byte) (Reply, error) {
+	if len(resp.Choices) == 0 {
+		return Reply{}, errNoChoice
+	}
+	var d details
+	if err := json.Unmarshal(body, &d); err != nil {
+		return Reply{}, err
+	}
+	first := resp.Choices[0]
+	r := Reply{
+		Content: first.Message.Content, Reasoning: first.Message.ReasoningContent,
+		Model: resp.Model, Finish: string(first.FinishReason),
+	}
+	more := d.Choices[0]
+	if r.Reasoning == "" {
+		r.Reasoning = more.Message.Reasoning
+	}
+	if u := d.Usage; u != nil {
+		r.PromptTokens, r.CompletionTokens = u.Prompt, u.Completion
+		if u.Details != nil {
+			r.CachedTokens = u.Details.Cached
+		}
+	}
+	var logprobs []float64
+	if more.Logprobs != nil {
+		for _, t := range more.Logprobs.Content {
+			if t.Logprob == nil {
+				logprobs = nil
+				break
+			}
+			logprobs = append(logprobs, *t.Logprob)
+		}
+	}
+	if d.PromptTokenIDs != nil || more.TokenIDs != nil || logprobs != nil {
+		r.Detail = &Detail{PromptIDs: d.PromptTokenIDs, CompletionIDs: more.TokenIDs, Logprobs: logprobs}
+	}
+	return r, nil
+}
+
+// retry calls once until it succeeds, what failed is not worth another try, or
+// the patience is over. It returns how often it was called.
+func (c *Client) retry(ctx context.Context, patience time.Duration, once func(context.Context, *exchange) error) (int, error) {
+	began := c.o.Now()
+	for try := 1; ; try++ {
+		x := &exchange{}
+		inner, cancel := context.WithTimeoutCause(context.WithValue(ctx, exchangeKey{}, x), c.o.Timeout, errTimeout)
+		err := once(inner, x)
+		timedOut := context.Cause(inner) == errTimeout
+		cancel()
+		switch {
+		case err == nil:
+			return try, nil
+		case ctx.Err() != nil:
+			return try, fmt.Errorf("asking the model: %w", context.Cause(ctx))
+		}
+		e := c.explain(err, x, timedOut)
+		e.Tries = try
+		wait, again := c.again(e, try, patience-c.o.Now().Sub(began), rand.Float64())
+		if !again {
+			return try, e
+		}
+		c.o.Log.Info("the model is asked again", "try", try+1, "wait", wait.Round(time.Second), "because", e.Message)
+		if err := c.o.Sleep(ctx, wait); err != nil {
+			return try, fmt.Errorf("waiting to ask the model again: %w", context.Cause(ctx))
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// dialer reads Options.Base: the URL, and what reaches it.
+func dialer(base string) (string, http.RoundTripper, error) {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.MaxIdleConnsPerHost = 64 // as many trials at a time as a node has
+	if path, ok := strings.CutPrefix(base, "unix:"); ok {
+		if path == "" {
+			return "", nil, fmt.Errorf("model server %q: no socket is named: unix:/path/to/socket", base)
+		}
+		t.Proxy = nil
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dialUnix(ctx, path) }
+		return "http://localhost/v1", t, nil
+	}
+	u, err := url.Parse(base)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return "", nil, fmt.Errorf("model server: not a base URL such as http://node:8000/v1, nor unix:/path/to/socket")
+	case u.User != nil:
+		return "", nil, fmt.Errorf("model server at %s: a password in a URL is seen by every user of the node: put the key into a file", u.Host)
+	case u.RawQuery != "" || u.Fragment != "":
+		return "", nil, fmt.Errorf("model server at %s: a base URL has no query", u.Host)
+	}
+	u.Path = strings.TrimRight(u.Path, "/")
+	if u.Path == "" {
+		u.Path = "/v1"
+	}
+	return u.String(), t, nil
+}

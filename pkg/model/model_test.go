@@ -1,0 +1,385 @@
+package model_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"fence/pkg/model"
+	"fence/test/modelserver"
+	"fence/test/registrytest"
+)
+
+var hello = []model.Message{{Role: "user", Content: "hello"}}
+
+// client is one whose time passes when it waits.
+func client(t *testing.T, o model.Options) *model.Client {
+	t.Helper()
+	if o.Sleep == nil {
+		clock := registrytest.NewClock(time.Unix(1e9, 0))
+		o.Now, o.Sleep = clock.Now, clock.Sleep
+	}
+	if o.Name == "" {
+		o.Name = "m"
+	}
+	c, err := model.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func key(t *testing.T, s string) model.Key {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, []byte(s+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k, err := model.KeyFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func TestWhatIsAsked(t *testing.T) {
+	zero := 0.0
+	for _, c := range []struct {
+		name   string
+		o      model.Options
+		fields string // beside model, messages and stream
+	}{
+		{"nothing that was not given", model.Options{}, `{}`},
+		{"a temperature of 0", model.Options{Sampling: model.Sampling{Temperature: &zero}}, `{"temperature":0}`},
+		{"details", model.Options{Details: true}, `{"logprobs":true,"return_token_ids":true}`},
+		{"fields of one's own", model.Options{
+			Sampling: model.Sampling{MaxTokens: 5, ReasoningEffort: "low"},
+			Extra:    map[string]json.RawMessage{"max_tokens": []byte("7"), "cache_salt": []byte(`"a"`)},
+		}, `{"cache_salt":"a","max_tokens":7,"reasoning_effort":"low"}`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, start := range []func(testing.TB, ...modelserver.Answer) *modelserver.Server{modelserver.Start, modelserver.StartUnix} {
+				srv := start(t, modelserver.Say("hi"))
+				c.o.Base, c.o.Name, c.o.Key = srv.Base, "hosted_vllm/Qwen/Qwen3-8B", key(t, "sk-123456")
+				r, err := client(t, c.o).Chat(t.Context(), hello)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r.Content != "hi" || r.Finish != "stop" || *r.PromptTokens != 2 || *r.CompletionTokens != 1 || *r.CachedTokens != 1 || r.Tries != 1 {
+					t.Errorf("reply: %+v", r)
+				}
+				got := srv.Requests()[0]
+				if m := string(got.Body["model"]); m != `"Qwen/Qwen3-8B"` {
+					t.Errorf("asked for the model %s", m)
+				}
+				if a := got.Header.Get("Authorization"); a != "Bearer sk-123456" {
+					t.Errorf("Authorization: %q", a)
+				}
+				for _, f := range []string{"model", "messages", "stream"} {
+					delete(got.Body, f)
+				}
+				if fields, _ := json.Marshal(got.Body); string(fields) != c.fields {
+					t.Errorf("fields %s, want %s", fields, c.fields)
+				}
+			}
+		})
+	}
+}
+
+func TestFaults(t *testing.T) {
+	say := modelserver.Say("fine")
+	for _, c := range []struct {
+		name   string
+		script []modelserver.Answer
+		class  model.Class // "" is an answer
+		tries  int         // 0: as the patience lasts
+		says   string
+	}{
+		{"429, then fine", []modelserver.Answer{modelserver.Busy("3"), modelserver.Busy(""), say}, "", 3, ""},
+		{"429 with a day to wait", []modelserver.Answer{modelserver.Busy("86400")}, model.Rate, 1, "slow down"},
+		{"429 with a date long past", []modelserver.Answer{modelserver.Busy("Fri, 31 Dec 1999 23:59:59 GMT"), say}, "", 2, ""},
+		{"429 for ever", []modelserver.Answer{modelserver.Busy("")}, model.Rate, 0, "429"},
+		{"500 for ever", []modelserver.Answer{modelserver.Status(500, `{"error":{"message":"out of memory"}}`)}, model.ServerGone, 0, "out of memory"},
+		{"503 in HTML, then fine", []modelserver.Answer{modelserver.Status(503, `<h1>`), say}, "", 2, ""},
+		{"a connection dropped", []modelserver.Answer{modelserver.Drop, say}, "", 2, ""},
+		{"cut in the body", []modelserver.Answer{modelserver.Cut, say}, "", 2, ""},
+		{"cut for ever", []modelserver.Answer{modelserver.Cut}, model.ServerGone, 0, "broke off after"},
+		{"a page", []modelserver.Answer{modelserver.Page("text/html; charset=utf-8", "<html>log in\x1b[2J")}, model.BadReply, 3, `text/html, not application/json: <html>log in\x1b[2J`},
+		{"no type", []modelserver.Answer{modelserver.Page("", `{"choices":[]}`)}, model.BadReply, 3, "not application/json"},
+		{"a page, then fine", []modelserver.Answer{modelserver.Page("text/html", ""), say}, "", 2, ""},
+		{"no JSON", []modelserver.Answer{modelserver.Raw(`{"choices":`)}, model.BadReply, 3, "no chat completion"},
+		{"JSON null", []modelserver.Answer{modelserver.Raw(`null`)}, model.BadReply, 3, "no choices"},
+		{"no choices", []modelserver.Answer{modelserver.Raw(`{"choices":[]}`)}, model.BadReply, 3, "no choices"},
+		{"huge", []modelserver.Answer{modelserver.Huge(5000)}, model.BadReply, 1, "too large"},
+		{"401", []modelserver.Answer{modelserver.Status(401, `{"error":{"message":"Incorrect API key provided: sk-123456"}}`)}, model.Auth, 1, "provided: [key]"},
+		{"403", []modelserver.Answer{modelserver.Status(403, `{"detail":"no"}`)}, model.Auth, 1, "403 Forbidden: no"},
+		{"404", []modelserver.Answer{modelserver.Status(404, `{"object":"error","message":"The model m does not exist."}`)}, model.Refused, 1, "does not exist"},
+		{"400", []modelserver.Answer{modelserver.Status(400, `{"error":"no such field"}`)}, model.Refused, 1, "no such field"},
+		{"a redirect", []modelserver.Answer{modelserver.Status(302, ``)}, model.BadReply, 1, "302 Found"},
+		{"context", []modelserver.Answer{modelserver.Overflow(10, 20)}, model.Context, 1, "maximum context length"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			srv := modelserver.Start(t, c.script...)
+			r, err := client(t, model.Options{Base: srv.Base, Key: key(t, "sk-123456"), MaxBytes: 4000}).Chat(t.Context(), hello)
+			if got := model.ClassOf(err); got != c.class || (c.class == "") != (err == nil) {
+				t.Fatalf("class %q, want %q: %v", got, c.class, err)
+			}
+			tries := len(srv.Requests())
+			if c.class == "" && (r.Content != "fine" || r.Tries != tries) {
+				t.Errorf("reply after %d requests: %+v", tries, r)
+			}
+			if tries != c.tries && (c.tries != 0 || tries < 8 || tries > 20) {
+				t.Errorf("%d tries, want %d", tries, c.tries)
+			}
+			if err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%q does not say %q", err, c.says)
+			}
+		})
+	}
+}
+
+func TestContextInEveryWording(t *testing.T) {
+	for _, message := range []string{
+		"Context length exceeded",
+		"context_length_exceeded",
+		"This model's maximum context length is 4096 tokens",
+		"`inputs` tokens + `max_new_tokens` must be <= 2048",
+		"The decoder prompt is longer than the model's context length",
+		"The input is longer than the model’s context length",
+		"prompt is too long: 5000 tokens",
+		"Input is too long for requested model.",
+		"request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it",
+		"Requested tokens (5000) exceed context window of 4096",
+	} {
+		for _, status := range []int{400, 413, 500} {
+			srv := modelserver.Start(t, modelserver.Status(status, fmt.Sprintf(`{"error":{"message":%q}}`, message)))
+			_, err := client(t, model.Options{Base: srv.Base}).Chat(t.Context(), hello)
+			if model.ClassOf(err) != model.Context || len(srv.Requests()) != 1 {
+				t.Errorf("%d %q: %v", status, message, err)
+			}
+		}
+	}
+	if model.TooLong("max_tokens must be positive") || model.TooLong("") {
+		t.Error("every message is taken for a full context")
+	}
+}
+
+func TestAnEmptyReplyIsAReply(t *testing.T) {
+	for _, body := range []string{
+		`{"choices":[{"message":{"role":"assistant","content":""},"finish_reason":"stop"}]}`,
+		`{"choices":[{"message":{"role":"assistant","content":null},"finish_reason":"stop"}]}`,
+	} {
+		srv := modelserver.Start(t, modelserver.Raw(body))
+		r, err := client(t, model.Options{Base: srv.Base}).Chat(t.Context(), hello)
+		if err != nil || r.Content != "" || r.PromptTokens != nil || r.Detail != nil || r.Truncated() {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+}
+
+func TestTruncatedRepliesSaySo(t *testing.T) {
+	srv := modelserver.Start(t, modelserver.Truncated("and th"))
+	if r, err := client(t, model.Options{Base: srv.Base}).Chat(t.Context(), hello); err != nil || !r.Truncated() {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestReasoningUnderEitherName(t *testing.T) {
+	for _, field := range []string{"reasoning_content", "reasoning"} {
+		srv := modelserver.Start(t, modelserver.Raw(`{"choices":[{"message":{"content":"x","`+field+`":"hm"}}]}`))
+		if r, err := client(t, model.Options{Base: srv.Base}).Chat(t.Context(), hello); err != nil || r.Reasoning != "hm" {
+			t.Errorf("%s: %+v, %v", field, r, err)
+		}
+	}
+}
+
+func TestAHangingServerTimesOut(t *testing.T) {
+	srv := modelserver.Start(t, modelserver.Hang)
+	_, err := client(t, model.Options{Base: srv.Base, Timeout: 20 * time.Millisecond, Patience: time.Millisecond}).Chat(t.Context(), hello)
+	if model.ClassOf(err) != model.Timeout || len(srv.Requests()) != 1 {
+		t.Errorf("%d requests, %v", len(srv.Requests()), err)
+	}
+}
+
+// A trial's own cap is no fault of the server's.
+func TestTheCallersEndIsNotTheServers(t *testing.T) {
+	capped := errors.New("the trial is over")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	srv := modelserver.Start(t, func(w http.ResponseWriter, r modelserver.Request) { cancel(capped); modelserver.Hang(w, r) })
+	_, err := client(t, model.Options{Base: srv.Base}).Chat(ctx, hello)
+	if !errors.Is(err, capped) || model.ClassOf(err) != "" {
+		t.Error(err)
+	}
+}
+
+func TestAServerThatIsGoneAndBack(t *testing.T) {
+	for _, start := range []func(testing.TB, ...modelserver.Answer) *modelserver.Server{modelserver.Start, modelserver.StartUnix} {
+		srv := start(t, modelserver.Say("back"))
+		srv.Stop()
+		clock, waits := registrytest.NewClock(time.Unix(1e9, 0)), 0
+		c := client(t, model.Options{Base: srv.Base, Now: clock.Now, Sleep: func(ctx context.Context, d time.Duration) error {
+			if waits++; waits == 3 {
+				srv.Resume()
+			}
+			return clock.Sleep(ctx, d)
+		}})
+		if r, err := c.Chat(t.Context(), hello); err != nil || r.Tries != 4 {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+}
+
+func TestAServerThatStaysAway(t *testing.T) {
+	srv := modelserver.Start(t, modelserver.Say("never"))
+	srv.Stop()
+	_, err := client(t, model.Options{Base: srv.Base}).Chat(t.Context(), hello)
+	var e *model.Error
+	if !errors.As(err, &e) || e.Class != model.ServerGone || e.Tries < 8 || e.Hint == "" || !strings.Contains(e.Message, "connection refused") {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestDetails(t *testing.T) {
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	srv := modelserver.Start(t, modelserver.Say("four tokens here"))
+	c := client(t, model.Options{Base: srv.Base, Details: true, Log: logger})
+	r, err := c.Chat(t.Context(), hello)
+	if err != nil || len(r.Detail.PromptIDs) != 2 || len(r.Detail.CompletionIDs) != 4 || len(r.Detail.Logprobs) != 4 || r.Detail.Logprobs[0] != -0.5 {
+		t.Fatalf("%+v, %v", r.Detail, err)
+	}
+	if n := c.Notices(); len(n) != 0 {
+		t.Errorf("notices of a server that does as asked: %q", n)
+	}
+
+	ignores := modelserver.Start(t, modelserver.Raw(`{"choices":[{"message":{"content":"x"}}]}`))
+	c = client(t, model.Options{Base: ignores.Base, Details: true, Log: logger})
+	for range 3 {
+		if r, err := c.Chat(t.Context(), hello); err != nil || r.Detail != nil {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	}
+	if n := c.Notices(); len(n) != 2 || strings.Count(log.String(), "return_token_ids") != 1 {
+		t.Errorf("notices %q, log %s", n, &log)
+	}
+}
+
+func TestDiscover(t *testing.T) {
+	vllm := `{"object":"list","data":[{"id":"m","object":"model","created":1,"max_model_len":32768,"permission":[{"id":"p","created":1}]}]}`
+	llama := `{"models":[{"name":"m"}],"object":"list","data":[{"id":"m","meta":{"n_vocab":49152,"n_ctx_train":8192}}]}`
+	for _, c := range []struct {
+		name          string
+		models, props string
+		model         string
+		given         model.Limits
+		want          model.Limits
+		says          string
+	}{
+		{"vLLM", vllm, "", "m", model.Limits{}, model.Limits{Context: 32768}, ""},
+		{"what is given wins", vllm, "", "m", model.Limits{Context: 100, Output: 7}, model.Limits{Context: 100, Output: 7}, ""},
+		{"the only model", vllm, "", "?", model.Limits{}, model.Limits{Context: 32768}, ""},
+		{"llama.cpp", llama, "", "m", model.Limits{}, model.Limits{Context: 8192}, ""},
+		{"llama.cpp with a slot", llama, `{"default_generation_settings":{"n_ctx":2048}}`, "m", model.Limits{}, model.Limits{Context: 2048}, ""},
+		{"no such model", vllm, "", "other", model.Limits{}, model.Limits{}, `no model "other"; it has m`},
+		{"no list", "", "", "m", model.Limits{}, model.Limits{}, ""},
+		{"no list, no name", "", "", "?", model.Limits{}, model.Limits{}, "404"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			srv := modelserver.Start(t, modelserver.Say("x"))
+			srv.Models(c.models)
+			srv.Props(c.props)
+			o := model.Options{Base: srv.Base, Name: c.model, Limits: c.given}
+			cl, err := model.New(o)
+			if c.model == "?" {
+				o.Name = ""
+				cl, err = model.New(o)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = cl.Discover(t.Context(), 0)
+			if c.says != "" {
+				if err == nil || !strings.Contains(err.Error(), c.says) {
+					t.Fatalf("error %v, want %q", err, c.says)
+				}
+				return
+			}
+			if err != nil || cl.Limits() != c.want || cl.Name() != "m" {
+				t.Errorf("%+v of %s, %v", cl.Limits(), cl.Name(), err)
+			}
+		})
+	}
+}
+
+func TestOptionsThatAreRefused(t *testing.T) {
+	for _, o := range []model.Options{
+		{Base: "node:8000"},
+		{Base: "unix:"},
+		{Base: ""},
+		{Base: "ftp://h/v1"},
+		{Base: "http://user:secret@h/v1"},
+		{Base: "http://h/v1?key=secret"},
+		{Base: "http://h", Extra: map[string]json.RawMessage{"stream": []byte("true")}},
+		{Base: "http://h", Extra: map[string]json.RawMessage{"seed": []byte("tr")}},
+	} {
+		if _, err := model.New(o); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if _, err := model.New(model.Options{Base: "http://h:1", Extra: map[string]json.RawMessage{"seed": []byte("1")}}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheKeyIsNeverPrinted(t *testing.T) {
+	k := key(t, "sk-abcdefgh")
+	o := model.Options{Base: "http://127.0.0.1:1", Key: k}
+	c := client(t, o)
+	var log bytes.Buffer
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "key", k, "options", fmt.Sprintf("%+v", o))
+	js, _ := json.Marshal(struct{ Key model.Key }{k})
+	for _, s := range []string{fmt.Sprintf("%v %+v %#v", k, o, k), fmt.Sprintf("%+v", c), fmt.Sprintf("%#v", c), log.String(), string(js)} {
+		if strings.Contains(s, "abcdefgh") {
+			t.Errorf("printed: %s", s)
+		}
+	}
+}
+
+func TestKeys(t *testing.T) {
+	t.Setenv("MODEL_KEY", " k1 ")
+	if _, err := model.KeyEnv("MODEL_KEY"); err != nil {
+		t.Error(err)
+	}
+	for _, bad := range []string{"", "  ", "two words", "a\nb", "ü"} {
+		t.Setenv("MODEL_KEY", bad)
+		if _, err := model.KeyEnv("MODEL_KEY"); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+	if _, err := model.KeyEnv("NO_SUCH_VARIABLE_HERE"); err == nil {
+		t.Error("a variable that is not there was taken")
+	}
+	if _, err := model.KeyFile("/nonexistent/key"); err == nil {
+		t.Error("a file that is not there was taken")
+	}
+}
+
+func TestALongSocketPath(t *testing.T) {
+	srv := modelserver.StartUnix(t, modelserver.Say("far"))
+	far := filepath.Join(t.TempDir(), strings.Repeat("d", 100))
+	if err := os.Symlink(filepath.Dir(strings.TrimPrefix(srv.Base, "unix:")), far); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := client(t, model.Options{Base: "unix:" + far + "/model.sock"}).Chat(t.Context(), hello); err != nil || r.Content != "far" {
+		t.Error(r, err)
+	}
+}

@@ -1,0 +1,311 @@
+package trajectory_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"fence/pkg/trajectory"
+	"fence/test/clitest"
+)
+
+func n(i int) *int { return &i }
+
+var began = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+
+// episode is two turns, a hand-over, a reply that could not be read, and the
+// end; the third turn has no token ids.
+func episode() []trajectory.Turn {
+	turn := func(i int, kind string, segment int, prompt, reply string) trajectory.Turn {
+		return trajectory.Turn{
+			Trial: "task__abc", Turn: i, Kind: kind, Segment: segment, StartedAt: began.Add(time.Duration(i) * time.Minute),
+			Prompt: prompt, Reply: reply, Finish: "stop", Tries: 1,
+			PromptTokens: n(100), CompletionTokens: n(2), CachedTokens: n(50),
+			PromptIDs: []int{1, 2, 3}, CompletionIDs: []int{4, 5}, Logprobs: []float64{-0.5, -1e-7},
+		}
+	}
+	one := turn(1, "turn", 1, "the task [\n1,\n2\n]", "{one}")
+	one.Analysis, one.Plan, one.Output = "<a>", "p", "$ ls"
+	one.Commands = []trajectory.Command{{Keystrokes: "ls\n", Duration: 0.1}}
+	two := turn(2, "turn", 1, "$ ls", "{two}")
+	two.Plan, two.Output, two.Fence = "q", "Permission denied", []string{"Permission denied"}
+	two.Commands = []trajectory.Command{{Keystrokes: "cat x\n", Duration: 1}, {Keystrokes: "C-c", Duration: 60}}
+	three := turn(3, "turn", 2, "answers", "{thr")
+	three.Error, three.Warnings, three.Reasoning = "invalid JSON", []string{"w"}, "hm"
+	three.PromptIDs, three.CompletionIDs, three.Logprobs, three.CachedTokens = nil, nil, nil, nil
+	four := turn(4, "turn", 2, "ERROR", "{four}")
+	four.TaskComplete, four.Stop, four.Output = true, "done", "end"
+	return []trajectory.Turn{one, two,
+		turn(3, "summary", 1, "sum up", "s"), turn(3, "questions", 1, "ask", "q?"), turn(3, "answers", 1, "answer", "a!"),
+		three, four}
+}
+
+func TestTurnsComeBackAsTheyWere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "turns.jsonl")
+	log, err := trajectory.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	turns := episode()
+	for _, turn := range turns {
+		if err := log.Add(turn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(strings.TrimSpace(string(data)), "\n") {
+		if err := clitest.Validate(t, "rollout.turn", []byte(line)); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+	clitest.NamesEveryField(t, "rollout.turn", reflect.TypeFor[trajectory.Turn]())
+	if !strings.Contains(string(data), `"analysis":"<a>"`) || !strings.Contains(string(data), `"prompt_token_ids":null`) {
+		t.Errorf("written as %s", data)
+	}
+	for cut, want := range map[int]int{0: len(turns), 1: len(turns) - 1, 40: len(turns) - 1} {
+		got, err := trajectory.Read(bytes.NewReader(data[:len(data)-cut]))
+		if err != nil || len(got) != want {
+			t.Errorf("cut by %d bytes: %d turns, %v", cut, len(got), err)
+		}
+		if got[0].Prompt != turns[0].Prompt || !reflect.DeepEqual(got[1].Commands, turns[1].Commands) || !reflect.DeepEqual(got[2].Logprobs, turns[2].Logprobs) {
+			t.Errorf("read as %+v", got[0])
+		}
+	}
+	for _, bad := range []string{"{}\n", "x\n", `{"schema":"rollout.turn/v1","more":1}` + "\n"} {
+		if _, err := trajectory.Read(strings.NewReader(bad)); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
+}
+
+func build(t *testing.T, turns []trajectory.Turn) (trajectory.Trajectory, []byte) {
+	t.Helper()
+	tr, err := trajectory.Build("id", trajectory.Agent{Name: "terminus", Version: "1", ModelName: "m", Extra: map[string]string{"parser": "json"}}, turns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "trajectory.json")
+	if err := tr.Write(path); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := clitest.Validate(t, "atif", data); err != nil {
+		t.Errorf("%v\n%s", err, data)
+	}
+	return tr, data
+}
+
+func TestATIF(t *testing.T) {
+	tr, data := build(t, episode())
+	type row struct {
+		source, message, observed string
+		calls, refs               int
+	}
+	var got []row
+	for _, s := range tr.Steps {
+		r := row{source: s.Source, message: s.Message, calls: len(s.ToolCalls)}
+		if s.Observation != nil {
+			r.observed, r.refs = s.Observation.Results[0].Content, len(s.Observation.Results[0].Subagents)
+		}
+		got = append(got, r)
+	}
+	want := []row{
+		{"user", "the task [\n1,\n2\n]", "", 0, 0},
+		{"agent", "Analysis: <a>\nPlan: p", "$ ls", 1, 0},
+		{"agent", "Plan: q", "Permission denied", 2, 0},
+		{"system", "The conversation had become too long and was handed over.", "", 0, 3},
+		{"user", "answers", "", 0, 0},
+		{"agent", "{thr", "ERROR", 0, 0},
+		{"agent", "", "end", 1, 0},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("steps %+v,\nwant %+v", got, want)
+	}
+	if id := tr.Steps[1].Observation.Results[0].SourceCallID; id != "call_0_1" {
+		t.Errorf("what one command showed is under %q", id)
+	}
+	if id := tr.Steps[2].Observation.Results[0].SourceCallID; id != "" {
+		t.Errorf("what two commands showed is under %q", id)
+	}
+	if m := tr.FinalMetrics; *m.PromptTokens != 700 || *m.CompletionTokens != 14 || *m.CachedTokens != 300 || m.Steps != 7 {
+		t.Errorf("%+v", m)
+	}
+	for _, s := range []string{`"prompt_token_ids": [1, 2, 3]`, `"logprobs": [-0.5, -1e-7]`, `"message": "the task [\n1,\n2\n]"`, "\n  \"agent\": {\n"} {
+		if !strings.Contains(string(data), s) {
+			t.Errorf("no %s in %s", s, data)
+		}
+	}
+	var again map[string]any
+	if err := json.Unmarshal(data, &again); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestATIFOfAnAgentThatEndedEarly(t *testing.T) {
+	build(t, episode()[:1])
+	tr, _ := build(t, episode()[:4])
+	if last := tr.Steps[len(tr.Steps)-1]; last.Source != "system" || len(last.Observation.Results[0].Subagents) != 2 {
+		t.Errorf("%+v", last)
+	}
+	if _, err := trajectory.Build("id", trajectory.Agent{}, nil); err == nil {
+		t.Error("a trajectory of nothing")
+	}
+}
+
+// The schema refuses what Harbor's own models refuse.
+func TestTheSchemaRefuses(t *testing.T) {
+	_, data := build(t, episode())
+	for name, change := range map[string][2]string{
+		"another field":           {`"session_id"`, `"sesion"`},
+		"another source":          {`"source": "system"`, `"source": "tool"`},
+		"metrics of a user":       {`"source": "agent"`, `"source": "user"`},
+		"another version":         {`ATIF-v1.7`, `ATIF-v9`},
+		"a subagent without a id": {`"trajectory_id": "id-summary-3"`, `"notes": "x"`},
+	} {
+		bad := strings.Replace(string(data), change[0], change[1], 1)
+		if bad == string(data) {
+			t.Errorf("%s: nothing to change", name)
+		} else if clitest.Validate(t, "atif", []byte(bad)) == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+}
+
+func TestDetails(t *testing.T) {
+	got := trajectory.Details(episode())
+	want := []string{
+		`{"prompt_token_ids":[[1,2,3],[1,2,3]],"completion_token_ids":[[4,5],[4,5]],"logprobs":[[-0.5,-1e-7],[-0.5,-1e-7]]}`,
+		`{"prompt_token_ids":[[],[1,2,3]],"completion_token_ids":[[],[4,5]],"logprobs":[[],[-0.5,-1e-7]]}`,
+		`{"prompt_token_ids":[[1,2,3]],"completion_token_ids":[[4,5]],"logprobs":[[-0.5,-1e-7]]}`,
+	}
+	want = append(want, want[2], want[2])
+	if len(got) != len(want) {
+		t.Fatalf("%s", got)
+	}
+	for i := range want {
+		if string(got[i]) != want[i] {
+			t.Errorf("%d: %s, want %s", i, got[i], want[i])
+		}
+	}
+	var none []trajectory.Turn
+	for _, turn := range episode() {
+		turn.PromptIDs, turn.CompletionIDs, turn.Logprobs = nil, nil, nil
+		none = append(none, turn)
+	}
+	if got := trajectory.Details(none); got != nil {
+		t.Errorf("details of turns without ids: %s", got)
+	}
+}
+
+func TestNobodyCounted(t *testing.T) {
+	var sum trajectory.Tokens
+	sum.Add(trajectory.Turn{})
+	if sum != (trajectory.Tokens{}) {
+		t.Errorf("%+v", sum)
+	}
+}
+
+type clock struct{ now time.Time }
+
+func (c *clock) pass(d time.Duration) { c.now = c.now.Add(d) }
+func (c *clock) Now() time.Time       { return c.now }
+
+func TestCast(t *testing.T) {
+	var out bytes.Buffer
+	now := &clock{began}
+	c, err := trajectory.NewCast(&out, 160, 40, "a <task>", 0, now.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(s string) {
+		if k, err := c.Write([]byte(s)); err != nil || k != len(s) {
+			t.Errorf("%d, %v", k, err)
+		}
+	}
+	write("h\xc3")
+	now.pass(time.Microsecond)
+	write("\xa9\x1b[3")
+	now.pass(1500 * time.Millisecond)
+	write("1m\xf0\x9f")
+	write("\x98")
+	write("\x80\xff!")
+	c.Input("ls\n")
+	c.Marker("turn 2")
+	now.pass(-time.Hour)
+	write("\xe2\x82")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"version":2,"width":160,"height":40,"timestamp":1796040000,"title":"a \u003ctask\u003e","env":{"SHELL":"/bin/bash","TERM":"xterm-256color"}}
+[0.000000,"o","h"]
+[0.000001,"o","é\u001b[3"]
+[1.500001,"o","1m"]
+[1.500001,"o","😀\ufffd!"]
+[1.500001,"i","ls\n"]
+[1.500001,"m","turn 2"]
+[0.000000,"o","\ufffd\ufffd"]
+`
+	if out.String() != want {
+		t.Errorf("got  %s\nwant %s", &out, want)
+	}
+}
+
+func TestACastHasALimit(t *testing.T) {
+	var out bytes.Buffer
+	c, err := trajectory.NewCast(&out, 80, 24, "", 1000, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		c.Write(bytes.Repeat([]byte("x"), 100))
+	}
+	if n := strings.Count(out.String(), "\n"); n != 12 || !strings.Contains(out.String(), "more is not recorded") {
+		t.Errorf("%d lines", n)
+	}
+}
+
+func FuzzCast(f *testing.F) {
+	f.Add([]byte("h\xc3\xa9\xff"), 2)
+	f.Fuzz(func(t *testing.T, data []byte, at int) {
+		var out bytes.Buffer
+		c, _ := trajectory.NewCast(&out, 80, 24, "", 0, time.Now)
+		if at < 0 || at > len(data) {
+			at = len(data)
+		}
+		c.Write(data[:at])
+		c.Write(data[at:])
+		c.Close()
+		if !utf8.Valid(out.Bytes()) {
+			t.Fatalf("not UTF-8: %q", &out)
+		}
+		var text strings.Builder
+		for i, line := range strings.Split(strings.TrimSpace(out.String()), "\n") {
+			var e []any
+			if i == 0 {
+				continue
+			}
+			if err := json.Unmarshal([]byte(line), &e); err != nil || len(e) != 3 {
+				t.Fatalf("line %q: %v", line, err)
+			}
+			text.WriteString(e[2].(string))
+		}
+		if utf8.Valid(data) && text.String() != string(data) {
+			t.Errorf("%q is recorded as %q", data, text.String())
+		}
+	})
+}
