@@ -8,7 +8,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -34,6 +36,7 @@ type options struct {
 	statusFD int
 	workdir  string
 	form     string
+	user     string // UID or UID:GID, "" for the caller's
 	below    []sandbox.Below
 	hold     []string
 }
@@ -54,6 +57,7 @@ func policyFlags() []urfave.Flag {
 		list("why", "the `REASON` for what is opened; it stands in every report"),
 		&urfave.StringFlag{Name: "workdir", Usage: "start in `DIR`"},
 		&urfave.StringFlag{Name: "form", Value: "auto", Usage: "`FORM`: namespace, bare, or auto: namespace where the node allows it"},
+		&urfave.StringFlag{Name: "user", Usage: "in the namespace form it is the user `UID[:GID]`, and so is what belongs to you"},
 		&urfave.StringSliceFlag{Name: "below", Hidden: true}, // of a session: sandbox.Below as JSON
 		&urfave.StringSliceFlag{Name: "hold", Hidden: true},  // and sandbox.Node.Hold
 		&urfave.IntFlag{Name: "status-fd", Value: -1, Usage: "write one JSON line to descriptor `N` when the fence is up"},
@@ -62,7 +66,7 @@ func policyFlags() []urfave.Flag {
 
 func optionsFrom(c *urfave.Context) (options, error) {
 	o := options{
-		policy: c.String("policy"), statusFD: c.Int("status-fd"), workdir: c.String("workdir"), form: c.String("form"),
+		policy: c.String("policy"), statusFD: c.Int("status-fd"), workdir: c.String("workdir"), form: c.String("form"), user: c.String("user"),
 		keep: c.IntSlice("keep-fd"), hold: c.StringSlice("hold"),
 		flags: policy.Flags{
 			Read: c.StringSlice("read"), Write: c.StringSlice("write"), Hide: c.StringSlice("hide"),
@@ -85,6 +89,10 @@ func optionsFrom(c *urfave.Context) (options, error) {
 	switch {
 	case !slices.Contains([]string{"auto", "bare", "namespace"}, o.form):
 		return o, cli.Usagef("", "--form: %q is not known (namespace, bare, auto)", o.form)
+	case o.user != "" && !userIDs.MatchString(o.user):
+		return o, cli.Usagef("numbers: --user 1000, --user 1000:1000", "--user: %q is not UID[:GID]", o.user)
+	case o.user != "" && o.form == "bare":
+		return o, cli.Usagef("leave one of them away: without a namespace a process is who it is", "--user and --form bare do not go together")
 	case len(o.keep) > 0 && len(o.flags.Why) == 0:
 		return o, cli.Usagef("add --why 'TEXT'", "--keep-fd: a descriptor is opened without a reason")
 	case o.workdir != "" && !strings.HasPrefix(o.workdir, "/"):
@@ -99,6 +107,24 @@ func optionsFrom(c *urfave.Context) (options, error) {
 		return o, cli.Usagef(openIt, "--status-fd: descriptor %d is not open", o.statusFD)
 	}
 	return o, nil
+}
+
+var userIDs = regexp.MustCompile(`^[0-9]{1,10}(:[0-9]{1,10})?$`)
+
+// isUser makes sure that this process is who it was asked to be. userns.c has
+// read the flag by itself.
+func (o options) isUser(rs sandbox.Ruleset) error {
+	if o.user == "" {
+		return nil
+	}
+	if rs.Form != sandbox.Namespace {
+		return notFenced(fmt.Errorf("--user: this node refuses the namespace that another user takes (%w)", cmp.Or(rs.Node.Namespaces.User, rs.Node.Namespaces.Mount)), "without --user it runs as who you are")
+	}
+	uid, gid, given := strings.Cut(o.user, ":")
+	if strconv.Itoa(os.Geteuid()) != uid || given && strconv.Itoa(os.Getegid()) != gid {
+		return notFenced(fmt.Errorf("--user: the process is %d:%d", os.Geteuid(), os.Getegid()), "before other flags, and without zeros in front: --user=1000:1000")
+	}
+	return nil
 }
 
 const openIt = "the shell opens it: fence --status-fd 3 -- COMMAND 3>FILE"
@@ -287,6 +313,9 @@ func start(o options, argv []string) error {
 	if err != nil {
 		return err
 	}
+	if err := o.isUser(rs); err != nil {
+		return err
+	}
 	if inside != nil {
 		rs.HandOver = func(listener int) (sandbox.Session, error) {
 			s, err := inside.HandOver(listener)
@@ -297,6 +326,7 @@ func start(o options, argv []string) error {
 	var line []byte
 	if o.statusFD >= 0 {
 		st, err := status.Of(rs)
+		st.User = o.user
 		if err == nil {
 			line, err = json.Marshal(st)
 		}

@@ -167,7 +167,7 @@ func sessionError(err error) error {
 var domainName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,31}$`)
 
 // domainFlags are those of a launch that a domain can be given.
-var domainFlags = []string{"read", "write", "hide", "net", "env", "syscall", "limit", "accept", "why", "workdir", "form"}
+var domainFlags = []string{"read", "write", "hide", "net", "env", "syscall", "limit", "accept", "why", "workdir", "form", "user"}
 
 func domains(c *urfave.Context) ([]session.Domain, error) {
 	var all []session.Domain
@@ -240,7 +240,7 @@ func domains(c *urfave.Context) ([]session.Domain, error) {
 	for _, d := range all {
 		opens := slices.ContainsFunc(d.Flags, func(f string) bool {
 			name, value, _ := strings.Cut(strings.TrimPrefix(f, "--"), "=")
-			return !slices.Contains([]string{"why", "hide", "limit", "workdir", "form"}, name) && !(name == "net" && (value == "none" || value == "loopback"))
+			return !slices.Contains([]string{"why", "hide", "limit", "workdir", "form", "user"}, name) && !(name == "net" && (value == "none" || value == "loopback"))
 		})
 		if opens && !slices.ContainsFunc(d.Flags, func(f string) bool { return strings.HasPrefix(f, "--why=") && f != "--why=" }) {
 			return nil, cli.Usagef("--flag "+d.Name+":why='TEXT'", "--flag: something is opened for the domain %s without a reason", d.Name)

@@ -211,7 +211,7 @@ func buildCommand(c *urfave.Context) error {
 	case err != nil:
 		return &cli.Error{Code: cli.Unknown, Err: err}
 	case out.failed > 0:
-		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of %d tasks have no image", out.failed, len(out.reports))}
+		return &cli.Error{Code: cli.Unknown, Err: lack(out.failed, len(out.reports), "image")}
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func planCommand(c *urfave.Context) error {
 		}
 	}
 	if failed > 0 {
-		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of %d tasks have no plan", failed, len(all))}
+		return &cli.Error{Code: cli.Unknown, Err: lack(failed, len(all), "plan")}
 	}
 	return nil
 }

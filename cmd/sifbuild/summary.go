@@ -132,6 +132,15 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
+// lack says that some of all tasks have no image, or what is named.
+func lack(some, all int, what string) error {
+	verb := "have"
+	if some == 1 {
+		verb = "has"
+	}
+	return fmt.Errorf("%d of %s %s no %s", some, plural(all, "task"), verb, what)
+}
+
 // lastSaid is the last line that a command printed, of the end of a log: lines
 // with == and -- are the log's own.
 func lastSaid(detail string) string {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -43,7 +44,7 @@ func TestRun(t *testing.T) {
 			if c.cancel {
 				out.then = cancel
 			}
-			end, err := Run(ctx, cmd, "", out, os.Stderr, null)
+			end, err := Run(ctx, cmd, Start{Out: out, Said: os.Stderr, Given: []io.Closer{null}})
 			if err != nil {
 				t.Fatal(err)
 			}

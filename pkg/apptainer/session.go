@@ -18,41 +18,58 @@ import (
 // to write any.
 const pipesEnd = 5 * time.Second
 
-// argSession is the name under which this program is started again, to start
-// Apptainer and to outlive whoever asked for that.
-const argSession = "sifbuild: start"
+// argStart is the name under which this program is started again, to start
+// Apptainer and to outlive whoever asked for that. Its arguments are how many
+// descriptors the command has besides 0 to 2, its oom_score_adj, and the command.
+const argStart = "apptainer: start"
 
-// fdLife is the descriptor that argSession is given besides those of the
-// command it starts, 0 to 3: at its end nobody waits any more.
-const fdLife = 4
+// fdLife is the descriptor that argStart is given before those of the command:
+// at its end nobody waits any more.
+const fdLife = 3
 
 // Main takes over where the process was started to start Apptainer, and does
 // not return then. A program that calls Run calls it first. Death signals do
 // not reach through Apptainer, so that a killed caller would leave a container
 // running.
 func Main() {
-	if os.Args[0] == argSession && len(os.Args) > 1 {
-		os.Exit(sessionMain())
+	if os.Args[0] == argStart && len(os.Args) > 3 {
+		os.Exit(startMain(os.Args[1], os.Args[2], os.Args[3:]))
 	}
 }
 
-func sessionMain() int {
+func startMain(files, oom string, argv []string) int {
 	life := os.NewFile(fdLife, "life")
-	status := os.NewFile(3, "status")
 	syscall.CloseOnExec(fdLife)
+	refuse := func(err error) int {
+		os.Stderr.WriteString(err.Error() + "\n")
+		return 127
+	}
 	// What loses its parent in there is this process's child then.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		os.Stderr.WriteString(err.Error() + "\n")
-		return 127
+		return refuse(os.NewSyscallError("prctl", err))
 	}
-	cmd := exec.Command(os.Args[1], os.Args[2:]...)
+	if oom != "0" { // what is started inherits it; this process is small
+		if err := os.WriteFile("/proc/self/oom_score_adj", []byte(oom), 0); err != nil {
+			return refuse(err)
+		}
+	}
+	n, err := strconv.Atoi(files)
+	if err != nil {
+		return refuse(err)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.ExtraFiles = []*os.File{status}
-	if err := cmd.Start(); err != nil {
-		os.Stderr.WriteString(err.Error() + "\n")
-		return 127
+	for i := range n {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(uintptr(fdLife+1+i), "given"))
 	}
-	status.Close()
+	if err := cmd.Start(); err != nil {
+		return refuse(err)
+	}
+	// Whoever has the other end is to see when the command's is gone.
+	os.Stdin.Close()
+	for _, f := range cmd.ExtraFiles {
+		f.Close()
+	}
 	alone, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
 		io.Copy(io.Discard, life)
@@ -115,26 +132,40 @@ func below(pid int) []int {
 	return all
 }
 
+// Start is how a container is started, besides its command. Its zero value
+// has no input, and its output goes nowhere.
+type Start struct {
+	Stdin     *os.File  // standard input; else it is Text
+	Text      string    //
+	Out, Said io.Writer // standard output and error
+	// OOM is its oom_score_adj, see proc_pid_oom_score_adj(5): where a node
+	// runs out of memory, 1000 is killed first. 0: the caller's.
+	OOM     int
+	Given   []io.Closer   // descriptors that are closed here as soon as it has them
+	Started func(pid int) // told the process that all of the container is below
+}
+
 // Run runs cmd in a session of its own, and ends all that it has started when
 // cmd has ended or ctx has: Apptainer's helpers (squashfuse, fuse-overlayfs)
-// outlive a killed container. cmd has one of ExtraFiles, and is started by this
-// program again, see Main. in is its standard input. given are descriptors that
-// are closed here as soon as it has them. end is how cmd ended, err why it did
-// not begin.
-func Run(ctx context.Context, cmd *exec.Cmd, in string, out, said io.Writer, given ...io.Closer) (end, err error) {
+// outlive a killed container. cmd is started by this program again, see Main.
+// end is how cmd ended, err why it did not begin.
+func Run(ctx context.Context, cmd *exec.Cmd, s Start) (end, err error) {
 	lifeR, lifeW, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer lifeW.Close()
-	given = append(given, lifeR)
-	cmd.ExtraFiles = append(cmd.ExtraFiles, lifeR)
-	cmd.Args = append([]string{argSession}, cmd.Args...)
+	given := append(s.Given, lifeR)
+	cmd.Args = append([]string{argStart, strconv.Itoa(len(cmd.ExtraFiles)), strconv.Itoa(s.OOM), cmd.Path}, cmd.Args[1:]...)
+	cmd.ExtraFiles = append([]*os.File{lifeR}, cmd.ExtraFiles...)
 	cmd.Path, cmd.Err = "/proc/self/exe", nil
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var copies []func()
 	var readers []*os.File
 	pipe := func(to io.Writer) (*os.File, error) {
+		if to == nil {
+			to = io.Discard
+		}
 		r, w, err := os.Pipe()
 		if err != nil {
 			return nil, err
@@ -148,29 +179,35 @@ func Run(ctx context.Context, cmd *exec.Cmd, in string, out, said io.Writer, giv
 			r.Close()
 		}
 	}()
-	stdin, feed, err := os.Pipe()
-	if err != nil {
-		return nil, err
+	var feed *os.File
+	if s.Stdin == nil {
+		if s.Stdin, feed, err = os.Pipe(); err != nil {
+			return nil, err
+		}
+		given = append(given, s.Stdin)
 	}
-	given = append(given, stdin)
-	stdout, err1 := pipe(out)
-	stderr, err2 := pipe(said)
+	stdout, err1 := pipe(s.Out)
+	stderr, err2 := pipe(s.Said)
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.Stdin, stdout, stderr
 	err = cmd.Start()
 	for _, c := range given {
 		c.Close()
 	}
+	if feed != nil {
+		go func() {
+			io.WriteString(feed, s.Text) // nobody reads on: EPIPE
+			feed.Close()
+		}()
+	}
 	if err != nil {
-		feed.Close()
 		return nil, err
 	}
-	go func() {
-		io.WriteString(feed, in) // nobody reads on: EPIPE
-		feed.Close()
-	}()
+	if s.Started != nil {
+		s.Started(cmd.Process.Pid)
+	}
 	copied := make(chan struct{})
 	go func() {
 		defer close(copied)

@@ -26,13 +26,17 @@ type Want struct {
 // what is being built is ended, and reported as stopped like what had not begun.
 func (b *Builder) All(ctx context.Context, wants []Want, done func(Want, *Report)) {
 	holding := b.hold(wants...)
+	var release []func()
+	for _, w := range wants {
+		release = append(release, b.need(w))
+	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	for _, w := range wants {
+	for i, w := range wants {
 		b.jobs <- struct{}{}
 		wg.Go(func() {
 			defer b.jobs.give()
-			r := b.retried(ctx, w, holding)
+			r := b.retried(ctx, w, holding, release[i])
 			mu.Lock()
 			defer mu.Unlock()
 			done(w, r)
@@ -44,14 +48,23 @@ func (b *Builder) All(ctx context.Context, wants []Want, done func(Want, *Report
 // retried builds, and again while what failed may pass, as often as Options
 // allow for each class of failures; and when a registry wants to hear again that
 // took no more requests, for as long as Options.Patience allows. The caller has a
-// slot of the jobs.
-func (b *Builder) retried(ctx context.Context, w Want, holding error) *Report {
+// slot of the jobs. When it is over, release is called, and before another build
+// has the room, which is to see the space that comes back; unless ctx has ended,
+// for then the reports are more urgent, and Close removes all.
+func (b *Builder) retried(ctx context.Context, w Want, holding error, release func()) *Report {
 	begun, tries, budget := time.Now(), []Try{}, map[string]int{}
 	for nth := 1; ; nth++ {
-		r, err := b.attempt(ctx, w, nth, holding)
+		r, leave, err := b.attempt(ctx, w, nth, holding)
 		r.Attempts, r.Tries = nth, tries
-		if err == nil {
+		end := func() *Report {
+			if ctx.Err() == nil {
+				release()
+			}
+			leave()
 			return r
+		}
+		if err == nil {
+			return end()
 		}
 		r.Image = ""
 		class := r.Fault.Class
@@ -62,8 +75,9 @@ func (b *Builder) retried(ctx context.Context, w Want, holding error) *Report {
 			again = budget[class] <= b.o.Retries
 		}
 		if ctx.Err() != nil || !r.Fault.Retry || !again {
-			return r
+			return end()
 		}
+		leave()
 		// Full jitter: those that failed together do not come back together, and
 		// not before the step they have in common may be tried again.
 		var pause time.Duration

@@ -104,7 +104,7 @@ func New(o Options) (*Builder, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &layers{scratch: s, cache: o.Cache, calls: map[string]*call{}, failing: map[string]failing{}}
+	l := &layers{scratch: s, cache: o.Cache, calls: map[string]*call{}, failing: map[string]failing{}, needed: newNeeded()}
 	return &Builder{o: o, scratch: s, layers: l, jobs: make(slots, max(o.Jobs, 1)), packs: make(slots, packsAtOnce(o.CPUs)),
 		room: newRoom(o.Least, o.Say, s.dir, o.Cache), pulls: newPulls(o.Bases)}, nil
 }
@@ -169,10 +169,13 @@ type one struct {
 // agents must not see is looked for in the image.
 func (b *Builder) Build(ctx context.Context, name string, p *dockerfile.Plan, tasks ...check.Task) (*Report, error) {
 	w := Want{Key: b.Key(p), Plan: p, Names: []string{name}, Tasks: tasks}
-	holding := b.hold(w)
+	holding, release := b.hold(w), b.need(w)
 	b.jobs <- struct{}{}
 	defer b.jobs.give()
-	return b.attempt(ctx, w, 1, holding)
+	r, leave, err := b.attempt(ctx, w, 1, holding)
+	release()
+	leave()
+	return r, err
 }
 
 func (b *Builder) report(w Want) *Report {
@@ -185,9 +188,10 @@ func (b *Builder) report(w Want) *Report {
 
 // attempt is one try at an image. The caller has one of the jobs' slots, which
 // is given to others while this image waits for something. holding is why what
-// it needs of the cache could not be held, nil if it is.
-func (b *Builder) attempt(ctx context.Context, w Want, nth int, holding error) (r *Report, err error) {
-	r = b.report(w)
+// it needs of the cache could not be held, nil if it is. The caller calls leave
+// when it has removed what is not needed again: others wait for the room.
+func (b *Builder) attempt(ctx context.Context, w Want, nth int, holding error) (r *Report, leave func(), err error) {
+	r, leave = b.report(w), func() {}
 	defer func(began time.Time) {
 		if r.Seconds == 0 {
 			r.Seconds = time.Since(began).Seconds()
@@ -197,16 +201,16 @@ func (b *Builder) attempt(ctx context.Context, w Want, nth int, holding error) (
 		}
 	}(time.Now())
 	if b.there(w, r) {
-		return r, b.catchUp(ctx, r, w.Tasks)
+		return r, leave, b.catchUp(ctx, r, w.Tasks)
 	}
 	if ctx.Err() != nil {
-		return r, context.Cause(ctx)
+		return r, leave, context.Cause(ctx)
 	}
 	if holding != nil {
-		return r, holding
+		return r, leave, holding
 	}
 	if err := b.pull(ctx, w.Plan); err != nil {
-		return r, err
+		return r, leave, err
 	}
 	// Others who want the same image wait for it, on whatever node.
 	lock, _, err := lockfile.Try(b.lockFile(w.Key))
@@ -221,17 +225,16 @@ func (b *Builder) attempt(ctx context.Context, w Want, nth int, holding error) (
 		defer lock.Release()
 	}
 	if err != nil {
-		return r, fmt.Errorf("the cache (--cache): %w", err)
+		return r, leave, fmt.Errorf("the cache (--cache): %w", err)
 	}
 	if b.there(w, r) {
-		return r, b.catchUp(ctx, r, w.Tasks)
+		return r, leave, b.catchUp(ctx, r, w.Tasks)
 	}
-	leave, err := b.room.enter(ctx)
+	enough, err := b.room.enter(ctx)
 	if err != nil {
-		return r, err
+		return r, leave, err
 	}
-	defer leave()
-	return r, b.locked(ctx, w, r, nth)
+	return r, enough, b.locked(ctx, w, r, nth)
 }
 
 // locked builds the image of a key whose lock the caller has.
@@ -241,7 +244,7 @@ func (b *Builder) locked(ctx context.Context, w Want, r *Report, nth int) error 
 	if err := unfinished(b.o.Cache, "sif", w.Key); err != nil {
 		return err
 	}
-	r.Log = b.logFile(w.Key)
+	r.Log, r.Engine = b.logFile(w.Key), b.scratch.engine.name()
 	flags := os.O_WRONLY | os.O_CREATE | os.O_APPEND
 	if nth == 1 {
 		flags |= os.O_TRUNC

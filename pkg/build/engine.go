@@ -17,6 +17,13 @@ type engine struct {
 	in *step.Sandbox
 }
 
+func (e *engine) name() string {
+	if e.apptainer == "" {
+		return "native"
+	}
+	return "sandbox"
+}
+
 // do is step.Do.
 func (e *engine) do(ctx context.Context, s step.Spec, log *os.File, streams ...step.Stream) (step.Result, error) {
 	by, err := e.get(ctx)

@@ -27,14 +27,15 @@ type layer struct {
 	specials []tree.Special
 }
 
-// layers keeps the layers of a run: each is made once, by the build that wants
-// it first; the others wait for it.
+// layers keeps the layers of a run, each for as long as a build needs it: it is
+// made once, by the build that wants it first; the others wait for it.
 type layers struct {
 	scratch *scratch
 	cache   string // where layers outlive the run: only those worth keeping
 	mu      sync.Mutex
 	calls   map[string]*call
 	failing map[string]failing // by key: what failed just now, in a way that may pass
+	needed  needed
 }
 
 // failing is a step that failed: until a time nobody tries it again, for a
@@ -75,6 +76,8 @@ func (l *layers) get(ctx context.Context, key string, on chain, keep bool, build
 			l.mu.Lock()
 			if c.err != nil {
 				delete(l.calls, key) // another build has its own time and attempts
+			} else {
+				l.needed.made(key, on)
 			}
 			l.note(key, c.err)
 			l.mu.Unlock()
@@ -298,7 +301,7 @@ func (l *layers) shorten(ctx context.Context, c chain) (chain, error) {
 		return c, nil
 	}
 	key := digest("merged", c[len(c)-1].key)
-	merged, _, err := l.get(ctx, key, c[:1], false, func(dir string) ([]tree.Special, error) {
+	merged, _, err := l.get(ctx, key, c, false, func(dir string) ([]tree.Special, error) {
 		work, err := l.scratch.work()
 		if err != nil {
 			return nil, err

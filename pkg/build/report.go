@@ -25,6 +25,7 @@ type Report struct {
 	Key       string          `json:"key"`   // names the image by everything that went into it
 	Image     string          `json:"image"` // path of the SIF, "" after a fault
 	Arch      string          `json:"arch"`
+	Engine    string          `json:"engine"`    // that did its steps, or began to: "native", "sandbox", or "" if nothing was begun
 	Cached    bool            `json:"cached"`    // it was there: nothing was done
 	Built     int             `json:"built"`     // steps that were done
 	Reused    int             `json:"reused"`    // steps that this run or an earlier one had done

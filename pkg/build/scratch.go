@@ -58,6 +58,9 @@ func (s *scratch) work() (string, error) { return os.MkdirTemp(filepath.Join(s.d
 
 func (s *scratch) layer(key string) string { return filepath.Join(s.dir, "layers", key) }
 
+// caches is the folder of what RUN --mount=type=cache keeps for an image.
+func (s *scratch) caches(image string) string { return filepath.Join(s.dir, "caches", image) }
+
 func (s *scratch) close() error {
 	defer s.lock.Close()
 	s.engine.close()

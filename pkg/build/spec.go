@@ -112,7 +112,7 @@ func (o *one) mount(ctx context.Context, m dockerfile.Mount) (*step.Mount, error
 // there is a source. The steps of an image run one after the other, so whatever
 // the sharing, a step finds what the one before left.
 func (o *one) cache(ctx context.Context, m dockerfile.Mount, out *step.Mount) error {
-	key, mode := []any{o.keys.Image, m.ID}, os.FileMode(0o755)
+	key, mode := []any{m.ID}, os.FileMode(0o755)
 	if m.From != nil {
 		key = append(key, "from", o.keys.from(*m.From))
 	}
@@ -123,7 +123,7 @@ func (o *one) cache(ctx context.Context, m dockerfile.Mount, out *step.Mount) er
 			mode = os.FileMode(*m.Mode)
 		}
 	}
-	dir := filepath.Join(o.scratch.dir, "caches", digest(key...))
+	dir := filepath.Join(o.scratch.caches(o.keys.Image), digest(key...))
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -106,7 +107,7 @@ func plan(t *testing.T, c images.Case, dir string, data []byte, bases []images.I
 					return dockerfile.Base{Digest: "sha256:" + b.Name, Config: b.Config}, nil
 				}
 			}
-			return dockerfile.Base{}, errors.New("no such image: not found")
+			return dockerfile.Base{}, fmt.Errorf("%s: no such image: not found", name)
 		},
 	})
 }

@@ -74,7 +74,6 @@ func (b *builder) from(image string, platform v1.Platform) (From, error) {
 		if b.ctx.Err() != nil {
 			return From{}, b.ctx.Err()
 		}
-		err = fmt.Errorf("%s: %w", strings.TrimSuffix(image, ":"), err)
 		if s := b.byName[strings.ToLower(image)]; s != nil {
 			err = &advice{err, fmt.Sprintf("the stage %s begins on line %d, and FROM can only name an earlier one", s.Name, s.Line)}
 		} else if near := suggest.Nearest(image, b.names()); near != "" {

@@ -23,7 +23,7 @@ type Options struct {
 	Target   string            // name of the stage to build, in any case; "" is the last
 	Platform v1.Platform       // of the image; its OS is always linux
 	Build    v1.Platform       // of this node, for BUILDPLATFORM
-	// Base finds an image by the name that the Dockerfile uses.
+	// Base finds an image by the name that the Dockerfile uses; its errors have that name.
 	Base func(ctx context.Context, name string, platform v1.Platform) (Base, error)
 }
 

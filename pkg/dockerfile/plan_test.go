@@ -2,7 +2,6 @@ package dockerfile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -58,7 +57,7 @@ func testBase(_ context.Context, name string, p v1.Platform) (Base, error) {
 			Shell: []string{"/bin/ash", "-c"}, OnBuild: []string{"ENV T=$PATH", "COPY top /t"}, Hostname: "h", Labels: map[string]string{"l": "1"},
 			Healthcheck: &v1.HealthConfig{Test: []string{"CMD", "true"}}}
 	default:
-		return Base{}, errors.New("not found")
+		return Base{}, fmt.Errorf("%s: not found", name)
 	}
 	return b, nil
 }

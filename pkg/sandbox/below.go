@@ -105,7 +105,7 @@ func (b Below) make(rs Ruleset, proc int) (fds []int, err error) {
 		shared = 1
 	}
 	n := len(b.Files)
-	wait, err := b.start(fmt.Sprintf("%s%d:%d:%d:%d", makerName, n, shared, n+1, n-1), pair[1], proc)
+	wait, err := b.start(fmt.Sprintf("%s%d:%d:%d:%d:%d", makerName, n, shared, n+1, n-1, caller()), pair[1], proc)
 	unix.Close(pair[1])
 	if err != nil {
 		return nil, err

@@ -152,7 +152,7 @@ func Look(ns Namespaces, keep []int) (Node, error) {
 		note(p, err)
 		return names
 	}
-	if n.Home, err = home(n.UID); err != nil {
+	if n.Home, err = home(caller()); err != nil {
 		return Node{}, fmt.Errorf("looking up this account's home: %w", err)
 	}
 	n.Namespaces.PrivatePID = private("/proc/self/ns/pid", initialPID)

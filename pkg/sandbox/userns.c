@@ -39,6 +39,10 @@ static int put(const char *name, const char *text)
  * at its beginning. */
 static char line[16384];
 
+/* --user=UID[:GID]: who the command is inside; -1: as outside. That it is what
+ * the flag's parser says is looked at later, by geteuid(2). */
+static long user = -1, group = -1;
+
 static int wanted(void)
 {
 	int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
@@ -53,6 +57,8 @@ static int wanted(void)
 			return 0;
 		if (i && !strcmp(arg, "--"))
 			return 1;
+		const char *ids = strncmp(arg, "--user=", 7) ? strcmp(prev, "--user") ? "" : arg : arg + 7;
+		sscanf(ids, "%ld:%ld", &user, &group);
 		if (!strcmp(arg, "--form=bare") || !strcmp(arg, "-form=bare"))
 			return 0;
 		if (!strcmp(arg, "bare") && (!strcmp(prev, "--form") || !strcmp(prev, "-form")))
@@ -66,7 +72,7 @@ static int wanted(void)
 /* The child of a supervisor (pkg/supervise) is started in the user namespace
  * that its parent made, and with the rights in it: argv[0] says so. What says
  * so without being it does not get far, and is told apart by the map. */
-static int handed_over(const char *map)
+static int handed_over(unsigned int uid)
 {
 	char now[64];
 	unsigned int inside, outside, n;
@@ -76,11 +82,10 @@ static int handed_over(const char *map)
 	ssize_t got = read(fd, now, sizeof now - 1);
 	close(fd);
 	now[got > 0 ? got : 0] = 0;
-	char want[64];
 	if (sscanf(now, "%u %u %u", &inside, &outside, &n) != 3)
 		return EINVAL;
-	snprintf(want, sizeof want, "%u %u %u", inside, outside, n);
-	return strcmp(want, map) ? EPERM : 0;
+	fence_userns.uid = outside;
+	return inside == uid && n == 1 && (outside == uid || user >= 0) ? 0 : EPERM;
 }
 
 /* The process goes on as the first of a PID namespace of its own; the one that
@@ -167,17 +172,17 @@ __attribute__((constructor)) static void enter(void)
 		return;
 	}
 	/* The ids must be read before: afterwards they are the overflow ids. */
-	uid_t uid = geteuid();
-	gid_t gid = getegid();
-	snprintf(map, sizeof map, "%u %u 1", uid, uid);
+	uid_t uid = geteuid(), in = user < 0 ? uid : user;
+	gid_t gid = getegid(), in_group = group < 0 ? gid : group;
+	u->uid = uid;
 	if (!strncmp(line, "fence:1:", 8)) {
 		u->entered = 1;
 		u->net_err = ENOSPC; /* asked of nobody: the parent was refused */
-		u->map_err = handed_over(map);
+		u->map_err = handed_over(uid);
 		return;
 	}
 	int proc, tell = -1;
-	if (sscanf(line, "fence:make:%*d:%*d:%d:%d", &proc, &tell) == 2)
+	if (sscanf(line, "fence:make:%*d:%*d:%d:%d:%u", &proc, &tell, &u->uid) == 3)
 		snprintf(self, sizeof self, "/proc/self/fd/%d/self", proc);
 	else
 		sscanf(line, "fence:lead:%d", &tell);
@@ -186,17 +191,18 @@ __attribute__((constructor)) static void enter(void)
 		return;
 	}
 	u->entered = 1;
-	/* Ids stay what they were, so that id(1) and file owners look the same.
+	/* Without --user ids stay what they were, so that id(1) and file owners look
+	 * the same. With it, this one id is another inside; no more can be mapped.
 	 * gid_map needs setgroups denied first (user_namespaces(7)). */
 	if ((u->map_err = put("setgroups", "deny")))
 		return;
+	snprintf(map, sizeof map, "%u %u 1", in, uid);
 	if ((u->map_err = put("uid_map", map)))
 		return;
-	snprintf(map, sizeof map, "%u %u 1", gid, gid);
+	snprintf(map, sizeof map, "%u %u 1", in_group, gid);
 	if ((u->map_err = put("gid_map", map)))
 		return;
-	/* Whose home is to be hidden is asked by this number. */
-	if (geteuid() != uid || getegid() != gid)
+	if (geteuid() != in || getegid() != in_group)
 		u->map_err = EOVERFLOW;
 	if (u->map_err)
 		return;

@@ -78,6 +78,14 @@ func Enter(ownNet bool) (Namespaces, error) {
 	return ns, nil
 }
 
+// caller is the user who started fence, whoever the command is.
+func caller() int {
+	if C.fence_userns.tried == 0 {
+		return os.Geteuid()
+	}
+	return int(C.fence_userns.uid)
+}
+
 // giveSignalsBack has this thread, and what it execs, ignore and block what the
 // caller did.
 func giveSignalsBack() error {

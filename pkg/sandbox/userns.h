@@ -8,6 +8,7 @@ struct fence_userns {
 	int pid_err; /* errno of making a PID namespace, where one was asked for */
 	int own_pid; /* this is the first process of one */
 	int joined;  /* it is in namespaces that were made for it (below.go) */
+	unsigned int uid; /* the caller's: whose home is to be hidden */
 	int net_fd;  /* that namespace, if net_err is 0 */
 	unsigned long ignored, blocked; /* signals, of the caller: 1 << (number - 1) */
 };

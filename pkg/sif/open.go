@@ -61,6 +61,35 @@ func (img *Image) Close() error { return img.file.Close() }
 // stat(2). The reader panics on some damaged images: see Walk.
 func (img *Image) FS() fs.FS { return img.root }
 
+// ReadFile is the content of a file in the image, by its path without a leading
+// slash. What is longer than most bytes, and what is no file or lies behind a
+// link, is an error: one of io/fs, or one sentence that begins with the path.
+func (img *Image) ReadFile(name string, most int64) (data []byte, err error) {
+	err = guard(func() error {
+		f, err := img.root.Open(name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		st, err := f.Stat()
+		switch {
+		case err != nil:
+			return err
+		case !st.Mode().IsRegular():
+			return &fs.PathError{Op: "read", Path: name, Err: errors.New("it is no regular file")}
+		}
+		data, err = io.ReadAll(io.LimitReader(f, most+1))
+		if err == nil && int64(len(data)) > most {
+			err = &fs.PathError{Op: "read", Path: name, Err: fmt.Errorf("it is longer than %d bytes", most)}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", img.Path, err)
+	}
+	return data, nil
+}
+
 // Runs says in one sentence why a node of this architecture cannot run the
 // image, and what to do; nil if it can.
 func (img *Image) Runs(arch string) error {

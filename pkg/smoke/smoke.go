@@ -80,7 +80,7 @@ func Run(ctx context.Context, t Tools, img Image) (warnings []string, err error)
 	cmd.Env, cmd.Dir = env, "/"
 	cmd.ExtraFiles = []*os.File{statusW}
 	out, said := &apptainer.Tail{Most: 1 << 20}, &apptainer.Tail{Most: 16 << 10}
-	end, err := apptainer.Run(ctx, cmd, facts, out, said, statusW)
+	end, err := apptainer.Run(ctx, cmd, apptainer.Start{Text: facts, Out: out, Said: said, Given: []io.Closer{statusW}})
 	status, _ := io.ReadAll(io.LimitReader(statusR, 1<<20))
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", t.Apptainer, err)
@@ -125,10 +125,7 @@ func (t Tools) Check() error {
 }
 
 // container is the command line and the environment with which Apptainer
-// starts an image as it does for a trial (design.md, section 6): one user, 0
-// inside, who is the caller; a clean environment; its own processes and IPC;
-// nothing of the site; a writable overlay and a private /tmp on scratch; fence,
-// read-only. Settings of the caller's own (APPTAINER_*) do not count.
+// starts an image as it does for a trial, with fence in it, read-only.
 func container(t Tools, image string) (argv, env []string, err error) {
 	if err := t.Check(); err != nil {
 		return nil, nil, err
@@ -139,13 +136,7 @@ func container(t Tools, image string) (argv, env []string, err error) {
 			return nil, nil, fmt.Errorf("a folder for Apptainer: %w", err)
 		}
 	}
-	argv = []string{t.Apptainer, "--silent", "exec",
-		"--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command",
-		"--containall", "--cleanenv", "--pid", "--ipc", "--no-eval",
-		"--no-umask", // the caller's own does not count: 022
-		"--no-mount", "bind-paths,home,cwd,hostfs", "--pwd", "/",
-		"--overlay", dir("overlay"), "--workdir", dir("tmp"),
-		"--bind", t.Fence + ":/.fence/fence:ro",
-		image}
+	argv = slices.Concat([]string{t.Apptainer}, apptainer.Exec(dir("overlay"), dir("tmp")),
+		[]string{"--bind", t.Fence + ":/.fence/fence:ro", image})
 	return argv, apptainer.Env(dir("own")), nil
 }

@@ -20,14 +20,22 @@ type Spec struct {
 	Agent       Agent
 	Verifier    Verifier
 	SolutionEnv map[string]string
-	Environment Environment
-	Artifacts   []Artifact
+	// SolutionRefused is why the solution cannot be run though the task can: a
+	// variable that it needs is not there. Nil for most tasks.
+	SolutionRefused *Refused
+	Environment     Environment
+	Artifacts       []Artifact // /logs/artifacts is always one
 
-	Steps      []Step // more than one part, in order; empty for most tasks
+	// Steps are the parts of a task with several, in order; empty for most. What
+	// a step does not say it has from the task, so that each is complete.
+	Steps      []Step
 	StepReward string // "mean" or "final"
 
 	Metadata map[string]any // [metadata], as it is
-	Warnings []string       // keys that nobody knows, and the like
+	// NeedsWhy is not "" for a task that is not run without a reason given by
+	// the person who runs it: it is this, such as "its category is security".
+	NeedsWhy string
+	Warnings []string // keys that nobody knows, and the like; a line each
 }
 
 // Agent is what whoever solves the task is given.
@@ -46,7 +54,7 @@ type Verifier struct {
 	// Separate is the environment of a verifier that has its own: what the
 	// agent left is not there, but for the artifacts. Nil for most tasks.
 	Separate *Environment
-	Collect  []Collect // run in the agent's environment after the agent
+	Collect  []Collect // run in the agent's environment after the agent; a failure is noted
 }
 
 // Collect is a command that brings out what is to be graded.
@@ -58,14 +66,25 @@ type Collect struct {
 
 // Environment is the container.
 type Environment struct {
-	BuildTimeout time.Duration
-	CPUs         int // 0 where the task says nothing
-	MemoryMB     int
-	StorageMB    int
-	Network      Network
-	Env          map[string]string // of every command
-	Workdir      string            // "" is the image's WORKDIR
-	Healthcheck  *Healthcheck
+	BuildTimeout time.Duration // for its image and its start
+	// Image is a prebuilt image and Context a folder with a Dockerfile; the
+	// first goes before the second. Of the task's own environment, package task
+	// knows more. Neither in a separate verifier's: its image is the task's.
+	Image, Context string
+	// HasTests says of a separate verifier that its image has /tests itself:
+	// nothing is put there.
+	HasTests bool
+	// Files is a folder whose files are put into the working directory at the
+	// start, as Harbor does with environment/ of a prebuilt image; "" is none.
+	Files string
+
+	CPUs        float64 // 0 where the task says nothing
+	MemoryMB    int
+	StorageMB   int
+	Network     Network
+	Env         map[string]string // of every command
+	Workdir     string            // "" is the image's WORKDIR
+	Healthcheck *Healthcheck
 }
 
 // Network is what a task asks for; the runner decides what it gets.
@@ -74,18 +93,19 @@ type Network struct {
 	Hosts []string // of an allowlist
 }
 
-// Healthcheck has docker's meaning: failures in the start period do not count.
+// Healthcheck has docker's meaning: failures in the start period do not count,
+// and so many Retries in a row mean that it is not healthy.
 type Healthcheck struct {
 	Command                                       string
 	Interval, Timeout, StartPeriod, StartInterval time.Duration
 	Retries                                       int
 }
 
-// Artifact is a path that is kept after the agent.
+// Artifact is a path that is kept after the agent. None is there in many trials.
 type Artifact struct {
-	Source      string
-	Destination string // in the trial's folder artifacts/, relative
-	Exclude     []string
+	Source      string   // in the container; from the working directory if relative
+	Destination string   // in the trial's folder artifacts/; relative, clean, never ""
+	Exclude     []string // patterns for tar --exclude
 }
 
 // Step is one part of a task with several.
@@ -101,12 +121,12 @@ type Step struct {
 	MinReward map[string]float64
 
 	Workdir  string // steps/NAME/workdir on the host, "" for none
-	Tests    string // steps/NAME/tests
-	Solution string // steps/NAME/solution
+	Tests    string // steps/NAME/tests, put over the task's tests; "" for none
+	Solution string // steps/NAME/solution, or the task's if there is none
 }
 
 // Refused is a task that no trial here can be made of, with what the person can
-// do.
+// do. Both are one line; the advice may be "".
 type Refused struct{ Reason, Advice string }
 
 func (e *Refused) Error() string { return e.Reason }

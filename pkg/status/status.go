@@ -21,8 +21,9 @@ const StatusSchema = "fence.status/v1"
 type Status struct {
 	Schema   string   `json:"schema"`
 	Policy   string   `json:"policy"`
-	Digest   string   `json:"policy_sha256"` // of the resolved policy
-	Form     string   `json:"form"`          // "bare" or "namespace"
+	Digest   string   `json:"policy_sha256"`  // of the resolved policy
+	Form     string   `json:"form"`           // "bare" or "namespace"
+	User     string   `json:"user,omitempty"` // who it is inside, UID or UID:GID, where that was asked for
 	Network  string   `json:"network"`
 	Landlock Landlock `json:"landlock"`
 	Seccomp  Filter   `json:"seccomp"`

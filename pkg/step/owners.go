@@ -51,6 +51,7 @@ type notary struct {
 	devices map[string]tree.Special // of those, what has a file to stand for it
 	old     map[inode]tree.Owner    // of those that are no devices, and of what is mounted
 	notes   map[identity]tree.Owner // of links, FIFOs and sockets that were given away
+	holes   []string                // what is to be said of files that are little else
 }
 
 func (n *notary) serve() {

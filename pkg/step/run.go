@@ -116,6 +116,7 @@ func run(s Spec, root string) (r Result, err error) {
 	}
 	if err == nil {
 		r.Specials, err = n.settle()
+		r.Warnings = n.holes
 	}
 	g.leave()
 	return r, err

@@ -97,7 +97,7 @@ func Enter(ctx context.Context, path, dir string) (*Sandbox, error) {
 	b.kill = kill
 	go func() {
 		defer close(b.gone)
-		end, err := apptainer.Run(life, cmd, "", io.Discard, &b.said, theirs)
+		end, err := apptainer.Run(life, cmd, apptainer.Start{Said: &b.said, Given: []io.Closer{theirs}})
 		b.end = errors.Join(end, err)
 	}()
 	ctx, stop := context.WithTimeoutCause(ctx, enterTimeout, fmt.Errorf("Apptainer has not started a container within %v", enterTimeout))

@@ -115,12 +115,27 @@ func (w *settling) visit(p string, d os.DirEntry, err error) error {
 				return err
 			}
 		}
+		if t.IsRegular() && hollow(st.Size, st.Blocks*512) {
+			w.hollow(rel, st.Size)
+		}
 		if t.IsDir() && st.Mode&unix.S_ISGID != 0 {
 			o, _ := noteOf(p)
 			w.group[rel] = o.GID
 		}
 	}
 	return nil
+}
+
+// hollow says that a file takes far less of a disk than it is long, and that
+// reading it will take long all the same. Both are in bytes.
+func hollow(size, taken int64) bool { return size >= 1<<30 && taken < size/10 }
+
+// hollow notes such a file, and where there are many, a few.
+func (w *settling) hollow(rel string, size int64) {
+	const most = 3
+	if len(w.holes) < most {
+		w.holes = append(w.holes, fmt.Sprintf("%q is %d GiB long and mostly holes, which take as long to pack and to copy as other bytes: leave it out, or make it shorter (useradd --no-log-init leaves /var/log/lastlog alone)", "/"+rel, size>>30))
+	}
 }
 
 // other says whose a link, FIFO or socket is.

@@ -78,6 +78,29 @@ func TestLoad(t *testing.T) {
 		{name: "unknown keys", more: map[string]string{"task.toml": "x = 1\n[environment]\ndocker_imag = \"a\"\n[agent]\nfoo = 1\n"}, want: func(k *Task) {
 			k.Warnings = []string{"task.toml: the key agent.foo is not known", "task.toml: the key environment.docker_imag is not known: did you mean docker_image?", "task.toml: the key x is not known"}
 		}},
+		{name: "unknown keys further down", more: map[string]string{"task.toml": `
+			artifacts = ["/a", {source = "/b", dest = "c"}]
+			[environment.healthcheck]
+			comand = "true"
+			[[verifier.collect]]
+			command = "true"
+			foo = 1
+			[metadata.free]
+			x = 1
+			[[steps]]
+			name = "a"
+			[[steps]]
+			min_rewards = 1
+			agent = {timeout = 1, user = "x"}
+			verifier.environment.workdir = "/"
+			verifier.environment.work_dir = "/"`}, want: func(k *Task) {
+			k.Warnings = []string{"task.toml: the key artifacts[1].dest is not known",
+				"task.toml: the key environment.healthcheck.comand is not known: did you mean command?",
+				"task.toml: the key steps[1].agent.timeout is not known",
+				"task.toml: the key steps[1].min_rewards is not known: did you mean min_reward?",
+				"task.toml: the key steps[1].verifier.environment.work_dir is not known: did you mean workdir?",
+				"task.toml: the key verifier.collect[0].foo is not known"}
+		}},
 		{name: "what a runner may refuse", more: map[string]string{"task.toml": "[environment]\nos = \"windows\"\ngpus = 2\n[environment.tpu]\ntype = \"v5\"", "instruction.md": "-"},
 			want: func(k *Task) {
 				k.Notes = []string{"it is for windows", "it asks for tpu", "it asks for gpus", "it has no instruction.md"}

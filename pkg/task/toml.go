@@ -17,38 +17,60 @@ import (
 // settingsLimit is how long a task.toml may be, in bytes.
 const settingsLimit = 1 << 20
 
-// known are the keys of task.toml up to schema 1.4, by table ("" is the top).
-// Tables that are not here hold whatever a task wants.
-var known = map[string][]string{
-	"": {"schema_version", "version", "source", "artifacts", "multi_step_reward_strategy", "task", "metadata", "agent", "verifier",
-		"solution", "environment", "steps"},
-	"task":                 {"name", "description", "authors", "keywords"},
-	"agent":                {"timeout_sec", "user", "network_mode", "allowed_hosts"},
-	"verifier":             {"timeout_sec", "env", "user", "environment_mode", "environment", "collect", "network_mode", "allowed_hosts"},
-	"solution":             {"env"},
-	"environment":          environmentKeys,
-	"verifier.environment": environmentKeys,
+// keys are the words of a table, with those of the tables below each, or of
+// the tables in its list; nil is whatever a task wants.
+type keys map[string]keys
+
+// known are the keys of task.toml up to schema 1.4.
+var known = keys{
+	"schema_version": nil, "version": nil, "source": nil, "multi_step_reward_strategy": nil, "metadata": nil,
+	"task":        {"name": nil, "version": nil, "description": nil, "authors": nil, "keywords": nil},
+	"agent":       agentKeys,
+	"verifier":    verifierKeys,
+	"solution":    {"env": nil},
+	"environment": environmentKeys,
+	"artifacts":   artifactKeys,
+	"steps": {"name": nil, "agent": agentKeys, "verifier": verifierKeys, "min_reward": nil, "healthcheck": healthcheckKeys,
+		"artifacts": artifactKeys},
 }
 
-var environmentKeys = []string{"build_timeout_sec", "docker_image", "image", "os", "cpus", "memory_mb", "storage_mb", "gpus", "gpu_types", "tpu",
-	"allow_internet", "network_mode", "allowed_hosts", "mcp_servers", "env", "skills_dir", "workdir", "healthcheck", "memory", "storage"}
+var (
+	agentKeys    = keys{"timeout_sec": nil, "user": nil, "network_mode": nil, "allowed_hosts": nil}
+	verifierKeys = keys{"timeout_sec": nil, "env": nil, "user": nil, "environment_mode": nil, "environment": environmentKeys,
+		"collect":      {"command": nil, "service": nil, "timeout_sec": nil, "user": nil},
+		"network_mode": nil, "allowed_hosts": nil}
+	environmentKeys = keys{"build_timeout_sec": nil, "docker_image": nil, "image": nil, "os": nil, "cpus": nil, "memory_mb": nil,
+		"storage_mb": nil, "gpus": nil, "gpu_types": nil, "tpu": nil, "allow_internet": nil, "network_mode": nil, "allowed_hosts": nil,
+		"mcp_servers": nil, "env": nil, "skills_dir": nil, "workdir": nil, "healthcheck": healthcheckKeys, "memory": nil, "storage": nil}
+	healthcheckKeys = keys{"command": nil, "interval_sec": nil, "timeout_sec": nil, "start_period_sec": nil, "start_interval_sec": nil, "retries": nil}
+	artifactKeys    = keys{"source": nil, "destination": nil, "exclude": nil, "service": nil}
+)
 
-// settings reads task.toml, or says why it cannot be read. Unknown keys are
-// warnings: Harbor ignores them, and schemas grow.
-func (t *Task) settings(data []byte) (reason string) {
+// Settings reads the tables of a task.toml, or says in one line why they cannot
+// be read. What is in them has not been looked at.
+func Settings(data []byte) (root map[string]any, reason string) {
 	if len(data) > settingsLimit {
-		return fmt.Sprintf("task.toml is longer than %d bytes", settingsLimit)
+		return nil, fmt.Sprintf("task.toml is longer than %d bytes", settingsLimit)
 	}
-	var root map[string]any
 	if err := toml.Unmarshal(data, &root); err != nil {
 		where := "task.toml"
 		if at, ok := err.(*toml.DecodeError); ok {
 			line, _ := at.Position()
 			where = fmt.Sprintf("task.toml:%d", line)
 		}
-		return where + ": " + tomldoc.OneLine(strings.TrimPrefix(err.Error(), "toml: "))
+		return nil, where + ": " + tomldoc.OneLine(strings.TrimPrefix(err.Error(), "toml: "))
 	}
-	t.unknown("", root)
+	return root, ""
+}
+
+// settings takes from task.toml what the image is made from. Unknown keys are
+// warnings: Harbor ignores them, and schemas grow.
+func (t *Task) settings(data []byte) (reason string) {
+	root, reason := Settings(data)
+	if reason != "" {
+		return reason
+	}
+	t.unknown("", root, known)
 	env, reason := table(root, "environment")
 	if reason != "" {
 		return reason
@@ -101,21 +123,29 @@ func number(v any) (float64, bool) {
 }
 
 // unknown warns of the keys of a table that are not known, and of those below it.
-func (t *Task) unknown(name string, of map[string]any) {
-	words := known[name]
+func (t *Task) unknown(name string, of map[string]any, words keys) {
 	for _, key := range slices.Sorted(maps.Keys(of)) {
 		full := strings.TrimPrefix(name+"."+key, ".")
-		if !slices.Contains(words, key) {
+		below, isKnown := words[key]
+		if !isKnown {
 			text := fmt.Sprintf("task.toml: the key %s is not known", tomldoc.OneLine(full))
-			if hint := suggest.Hint(key, words); hint != "" {
+			if hint := suggest.Hint(key, slices.Sorted(maps.Keys(words))); hint != "" {
 				text += ": " + hint
 			}
 			t.Warnings = append(t.Warnings, text)
 			continue
 		}
-		if _, below := known[full]; below {
-			if sub, ok := of[key].(map[string]any); ok {
-				t.unknown(full, sub)
+		if below == nil {
+			continue
+		}
+		switch v := of[key].(type) {
+		case map[string]any:
+			t.unknown(full, v, below)
+		case []any:
+			for i, x := range v {
+				if sub, ok := x.(map[string]any); ok {
+					t.unknown(fmt.Sprintf("%s[%d]", full, i), sub, below)
+				}
 			}
 		}
 	}

@@ -67,6 +67,9 @@ var layer = map[string]int{
 	"fence/pkg/model":                1,
 	"fence/pkg/terminus":             2,
 	"fence/pkg/trajectory":           0,
+	"fence/pkg/box":                  3,
+	"fence/pkg/verdict":              0,
+	"fence/pkg/taint":                2,
 }
 
 // sideways are the imports within a layer that are meant.

@@ -47,8 +47,8 @@ func TestEngines_Same(t *testing.T) {
 		return cmd
 	}
 	for _, one := range p.built(p.run(sandbox())) {
-		if !one.Cached {
-			t.Errorf("%s was built by the native engine, and again", one.Name)
+		if !one.Cached || one.Engine != "native" {
+			t.Errorf("%s was built by the native engine, and again: by %q", one.Name, one.Engine)
 		}
 	}
 	p.must(os.RemoveAll(p.path("cache/sif")))
@@ -58,6 +58,9 @@ func TestEngines_Same(t *testing.T) {
 	p.empty()
 	all := p.built(p.run(sandbox()))
 	p.same(want, p.listing(all["a"].Image))
+	if all["a"].Engine != "sandbox" {
+		t.Errorf("the record says that the engine is %q", all["a"].Engine)
+	}
 	if got := p.names("cache/layers"); got != layers {
 		t.Errorf("the steps in the cache are\n%s\nand were\n%s", got, layers)
 	}

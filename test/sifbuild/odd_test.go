@@ -224,3 +224,15 @@ func TestNoImageCanHoldIt(t *testing.T) {
 	}
 	p.clean()
 }
+
+// A file that is long and takes no room makes a build slow, and nothing of it
+// shows why: a warning does, and says which line makes it.
+func TestHoles(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.task("a", "FROM busybox\nRUN truncate -s 1G /long && truncate -s 1000M /short\n")
+	r := p.build(nil, "--no-smoke")["a"]
+	if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], `Dockerfile:2: "/long" is 1 GiB long and mostly holes`) {
+		t.Errorf("the warnings are %q", r.Warnings)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -151,4 +152,53 @@ func TestTogether_SharedSteps(t *testing.T) {
 		t.Errorf("%d steps were done", built)
 	}
 	p.whole()
+}
+
+// Scratch has the layers of what is being built, and what is still to be built
+// has in common with it, whether images work out or not.
+func TestTogether_ScratchIsGivenBack(t *testing.T) {
+	t.Parallel()
+	engines(t, func(t *testing.T, p *place) {
+		s := newServer(t)
+		const tasks = 6
+		for i := range tasks {
+			name := fmt.Sprintf("task%d", i)
+			last := "true"
+			if i == 1 {
+				last = "false"
+			}
+			p.task(name, fmt.Sprintf("FROM busybox\nCOPY inside /inside\nRUN /inside get %s/shared\nRUN /inside get %s/own%d\n"+
+				"RUN --mount=type=cache,target=/c /inside get %s/last%d; %s\n", s.URL, s.URL, i, s.URL, i, last))
+			p.program(name, "inside")
+		}
+		var mu sync.Mutex
+		found := map[string][]string{}
+		s.on(func(path string) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, sub := range []string{"layers", "caches"} {
+				all, err := filepath.Glob(p.path("scratch/sifbuild-*/" + sub + "/*"))
+				if err != nil {
+					t.Error(err)
+				}
+				found[sub] = append(found[sub], fmt.Sprintf("%s %d", path, len(all)))
+			}
+		})
+		r := p.run(p.command(nil, "-j", "1", "--no-smoke"))
+		if f := r.records["task1"].Fault; r.code != 3 || f == nil || f.Class != "step" {
+			t.Errorf("exit code %d, and one is to fail: %+v\n%s", r.code, f, r.stderr)
+		}
+		p.clean()
+		// The base, COPY, /shared; and of the one that is being built, /own.
+		want := map[string][]string{"layers": {"/shared 2"}, "caches": {"/shared 0"}}
+		for i := range tasks {
+			want["layers"] = append(want["layers"], fmt.Sprintf("/own%d 3", i), fmt.Sprintf("/last%d 4", i))
+			want["caches"] = append(want["caches"], fmt.Sprintf("/own%d 0", i), fmt.Sprintf("/last%d 1", i))
+		}
+		for sub := range want {
+			if !slices.Equal(found[sub], want[sub]) {
+				t.Errorf("%s: when each was asked for, there were\n%q, want\n%q", sub, found[sub], want[sub])
+			}
+		}
+	})
 }

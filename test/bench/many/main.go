@@ -66,7 +66,7 @@ func main() {
 	defer reg.Close()
 	debs := newMirrors()
 	defer debs.Close()
-	fmt.Println("N     images  manifests  blobs  packages  MB fetched  of distinct  lists MB  seconds  a build  cache MB  disk peak MB  memory peak MB")
+	fmt.Println("N     images  manifests  blobs  packages  MB fetched  of distinct  lists MB  seconds  a build  cache MB  scratch peak MB  memory peak MB")
 	for _, text := range strings.Split(*counts, ",") {
 		n, err := strconv.Atoi(text)
 		check(err)
@@ -108,13 +108,12 @@ func run(dir, tools string, n int, reg *registryCount, debs *mirrors) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(*uid), Gid: uint32(*gid)}}
 	var records, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &records, &said
-	free := available(dir)
 	start := time.Now()
 	check(cmd.Start())
-	peak := watch(cmd.Process.Pid, dir)
+	peak := watch(cmd.Process.Pid, filepath.Join(dir, "scratch"))
 	err := cmd.Wait()
 	seconds := time.Since(start).Seconds()
-	disk, memory := peak()
+	scratch, memory := peak()
 	if err != nil {
 		logs, _ := filepath.Glob(filepath.Join(dir, "cache/logs/*"))
 		for _, name := range logs[:min(1, len(logs))] {
@@ -139,34 +138,33 @@ func run(dir, tools string, n int, reg *registryCount, debs *mirrors) {
 		debs.print()
 	}
 	manifests, blobs := reg.sums()
-	fmt.Printf("%-4d  %-6d  %-9d  %-5d  %-8d  %-10.1f  %-11s  %-8.1f  %-7.0f  %-7.1f  %-8.0f  %-12.0f  %.0f\n", n, len(images), manifests, blobs, files, float64(fetched)/mb,
+	fmt.Printf("%-4d  %-6d  %-9d  %-5d  %-8d  %-10.1f  %-11s  %-8.1f  %-7.0f  %-7.1f  %-8.0f  %-15.0f  %.0f\n", n, len(images), manifests, blobs, files, float64(fetched)/mb,
 		fmt.Sprintf("%.2fx", float64(fetched)/float64(distinct)), float64(lists)/mb, seconds, seconds/float64(n), float64(size(filepath.Join(dir, "cache")))/mb,
-		float64(free-disk)/mb, float64(memory)/mb)
+		float64(scratch)/mb, float64(memory)/mb)
 }
 
-// watch looks at the process and those below it until the answer is asked for:
-// the least that was left on the disk, and the most memory, both in bytes.
+// watch looks at the process and those below it, and now and then at a folder,
+// until the answer is asked for: the most that was in the folder, and the most
+// memory, both in bytes.
 func watch(pid int, dir string) func() (disk, memory int64) {
-	stop, done := make(chan struct{}), make(chan struct{})
-	disk, memory := available(dir), int64(0)
-	go func() {
-		defer close(done)
-		for t := time.Tick(500 * time.Millisecond); ; {
-			select {
-			case <-stop:
-				return
-			case <-t:
-				disk, memory = min(disk, available(dir)), max(memory, used(pid))
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var disk, memory int64
+	every := func(d time.Duration, look func()) {
+		wg.Go(func() {
+			for t := time.Tick(d); ; {
+				select {
+				case <-stop:
+					return
+				case <-t:
+					look()
+				}
 			}
-		}
-	}()
-	return func() (int64, int64) { close(stop); <-done; return disk, memory }
-}
-
-func available(dir string) int64 {
-	var st syscall.Statfs_t
-	check(syscall.Statfs(dir, &st))
-	return int64(st.Bavail) * st.Bsize
+		})
+	}
+	every(500*time.Millisecond, func() { memory = max(memory, used(pid)) })
+	every(3*time.Second, func() { disk = max(disk, size(dir)) })
+	return func() (int64, int64) { close(stop); wg.Wait(); return disk, memory }
 }
 
 func size(dir string) (all int64) {

@@ -1,0 +1,145 @@
+package box
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/apptainer"
+	"fence/pkg/result"
+	"fence/pkg/session"
+)
+
+// Error is a box that did not start, or has ended. Class and Cause are those of
+// a result.Fault; of a limit the cause is "agent": whoever ran then.
+type Error struct {
+	Class, Cause string
+	Message      string
+	Hint         string // what the person can do, "" if nothing is known
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// full says that an error is of a disk without room.
+func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+func startError(err error) *Error {
+	if full(err) {
+		return scratchFull(err.Error())
+	}
+	return &Error{Class: "start_failed", Cause: "infra", Message: err.Error()}
+}
+
+func scratchFull(text string) *Error {
+	return &Error{Class: "scratch_full", Cause: "infra", Message: "the disk for containers is full: " + text, Hint: "make room there, or name another: --scratch DIR"}
+}
+
+// words are what a container's last words say of why it has ended.
+var words = []struct{ say, class, cause, hint string }{
+	{"no space left", "scratch_full", "infra", "make room there, or name another: --scratch DIR"},
+	{"disk quota exceeded", "scratch_full", "infra", "make room there, or name another: --scratch DIR"},
+	{"not fenced", "not_isolated", "infra", "fence check says what this node can enforce"},
+	{"cannot be hidden", "not_isolated", "infra", "fence check says what this node can enforce"},
+}
+
+// refused is why a container has not come up.
+func (b *Box) refused() *Error {
+	e := *b.ended("start_failed")
+	e.Message = fmt.Sprintf("the container of %s did not start: %s", b.o.Image, e.Message)
+	if e.Class == "container_killed" || e.Class == "session_lost" {
+		e.Class = "start_failed"
+	}
+	return &e
+}
+
+// ended is b.err as it is, or one of the class.
+func (b *Box) ended(class string) *Error {
+	var e *Error
+	if errors.As(b.err, &e) {
+		return e
+	}
+	return &Error{Class: class, Cause: "unknown", Message: fmt.Sprint(b.err)}
+}
+
+// why is the reason of the container's end: begin is why it could not be
+// started, end how Apptainer ended, cause who ended it here.
+func (b *Box) why(begin, end, cause error) error {
+	var e *Error
+	switch {
+	case errors.Is(cause, errClosed):
+		return nil
+	case errors.As(cause, &e):
+		return e
+	case begin != nil:
+		return &Error{Class: "start_failed", Cause: "infra", Message: fmt.Sprintf("starting %s: %v", b.o.Apptainer, begin)}
+	}
+	if _, err := os.Stat(b.o.in("overlay")); err != nil {
+		return &Error{Class: "scratch_gone", Cause: "infra", Message: fmt.Sprintf("the folder of a container is gone: %v", err), Hint: "something removes files there; name another place: --scratch DIR"}
+	}
+	last := apptainer.LastWords(b.said.String(), end)
+	for _, w := range words {
+		if strings.Contains(strings.ToLower(last), w.say) {
+			return &Error{Class: w.class, Cause: w.cause, Message: last, Hint: w.hint}
+		}
+	}
+	// As a shell says it: 128 and the signal.
+	if end != nil && (end.Error() == "exit status 137" || end.Error() == "exit status 143") {
+		return &Error{Class: "container_killed", Cause: "infra", Message: "the container was killed: " + last, Hint: "the node may have been short of memory: see its kernel's log"}
+	}
+	return &Error{Class: "session_lost", Cause: "unknown", Message: "the container's session has ended: " + last}
+}
+
+// explain is what the session's error means for the box.
+func (b *Box) explain(err error, domain string) error {
+	var e *session.Error
+	if !errors.As(err, &e) || e.Code != session.CodeLost {
+		return err
+	}
+	// The session, or the domain alone? Tools end with this code, too.
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	defer cancel()
+	st, lost := b.client.Status(ctx)
+	if lost != nil {
+		b.await()
+		if b.err == nil {
+			return &Error{Class: "stopped", Cause: "infra", Message: "the container was closed meanwhile"}
+		}
+		return b.err
+	}
+	for _, d := range st.Domains {
+		if d.Name == domain && d.State != "alive" {
+			return &Error{Class: "session_lost", Cause: "agent", Message: fmt.Sprintf("the domain %s is %s: %s", d.Name, d.State, d.Why), Hint: "its commands have killed, stopped or filled the process that starts them"}
+		}
+	}
+	return err
+}
+
+// Isolation is what holds in the box. Gate and Asked are the caller's to fill in.
+func (b *Box) Isolation() result.Isolation {
+	is := result.Isolation{Opened: b.o.opened(), Limits: "watchdog"}
+	for _, d := range b.status.Domains {
+		var f struct{ Policy, Form, Network string }
+		_ = json.Unmarshal(d.Fence, &f)
+		dom := result.Domain{Policy: f.Policy, Form: f.Form, Network: f.Network}
+		switch d.Name {
+		case Agent:
+			is.Agent, is.Below, is.Beside = dom, d.Below == Verifier, d.Beside
+		case Verifier:
+			is.Verifier = dom
+		}
+	}
+	return is
+}
+
+// limit ends the box.
+func (b *Box) limit(class, format string, args ...any) {
+	b.kill(&Error{Class: class, Cause: "agent", Message: fmt.Sprintf(format, args...), Hint: "the task may allow more: memory_mb and storage_mb of its environment"})
+}
+
+const tick = time.Second

@@ -1,0 +1,101 @@
+package box
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"runtime"
+	"strings"
+
+	"github.com/moby/sys/user"
+
+	"fence/pkg/sif"
+)
+
+// Config is what an image says of the commands in it.
+type Config struct {
+	Env     map[string]string
+	Workdir string // absolute, "" if it says none
+	User    string // as in USER, "" if it says none
+}
+
+// Account is a user of the container's.
+type Account struct {
+	UID, GID int
+	Home     string
+}
+
+// accountsLimit is for /etc/passwd and /etc/group of an image, in bytes.
+const accountsLimit = 4 << 20
+
+// inspect reads the image, as data: who the domains' users are, and where
+// commands begin.
+func (o Options) inspect() (Config, map[string]Account, error) {
+	img, err := sif.Open(o.Image)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Config{}, nil, &Error{Class: "image_missing", Cause: "infra", Message: err.Error(), Hint: "sifbuild build makes it"}
+	case err != nil:
+		return Config{}, nil, invalid(err)
+	}
+	defer img.Close()
+	if err := img.Runs(runtime.GOARCH); err != nil {
+		return Config{}, nil, invalid(err)
+	}
+	c := Config{Env: map[string]string{}, User: img.Config.User}
+	vars, _ := sif.Environment(img.Config)
+	for _, v := range vars {
+		c.Env[v[0]] = v[1]
+	}
+	dir := img.Config.WorkingDir
+	if dir == "" {
+		dir = img.Labels[sif.WorkdirLabel]
+	}
+	if dir != "" {
+		c.Workdir = path.Clean("/" + dir)
+	}
+	files := map[string][]byte{}
+	for _, name := range []string{"etc/passwd", "etc/group"} {
+		data, err := img.ReadFile(name, accountsLimit)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return Config{}, nil, invalid(err)
+		}
+		files[name] = data
+	}
+	users := map[string]Account{}
+	for domain, spec := range map[string]string{Agent: o.AgentUser, Verifier: o.VerifierUser} {
+		if spec == "" {
+			spec = c.User
+		}
+		if users[domain], err = account(spec, files["etc/passwd"], files["etc/group"]); err != nil {
+			return Config{}, nil, &Error{Class: "start_failed", Cause: "task", Message: fmt.Sprintf("%s: the user %q of the %s: %v", o.Image, spec, domain, err), Hint: "a name must stand in the image's /etc/passwd; a number always does"}
+		}
+	}
+	return c, users, nil
+}
+
+func invalid(err error) error {
+	return &Error{Class: "image_invalid", Cause: "infra", Message: err.Error()}
+}
+
+// account looks up a user as USER does: "name", "uid", with ":group" or ":gid".
+// "" is root.
+func account(spec string, passwd, group []byte) (Account, error) {
+	if spec == "" {
+		spec = "0"
+	}
+	u, err := user.GetExecUser(spec, &user.ExecUser{Home: "/"}, bytes.NewReader(passwd), bytes.NewReader(group))
+	if err != nil {
+		return Account{}, err
+	}
+	a := Account{UID: u.Uid, GID: u.Gid, Home: u.Home}
+	if a.UID == 0 && a.Home == "/" && !strings.Contains(string(passwd), "root:") {
+		a.Home = "/root"
+	}
+	if !path.IsAbs(a.Home) {
+		a.Home = "/"
+	}
+	return a, nil
+}

@@ -1,0 +1,170 @@
+package taint
+
+import (
+	"path"
+	"regexp"
+	"strings"
+)
+
+// kind is what programs do by themselves with what lies at a path.
+type kind int
+
+const (
+	nothing  kind = iota // what is there is data, or the task's
+	hook                 // a file with one meaning, see hooks
+	cache                // /etc/ld.so.cache
+	above                // settings of a test runner, in a folder above the tests
+	site                 // sitecustomize and usercustomize
+	pth                  // a .pth file of Python
+	plugin               // entry points of a Python package
+	startup              // a start file in somebody's home
+	bytecode             // of a Python module
+	command              // in a PATH folder
+	library              // a shared library
+	python               // a module in an interpreter's folders
+	perl                 // a module in Perl's folders
+	beside               // a Python module in the folder that the tests start in
+	code                 // whatever else the image's programs consist of
+)
+
+// hooks are the files that programs load whatever they are told to do, and
+// what such a file does; those of folders end in a slash. They are outside
+// text for ld.so(8), nsswitch.conf(5), iconv(3), bash(1), zsh(1), pam_env(8),
+// git-config(1), config(5ssl) and perlrun(1).
+var hooks = []struct{ path, does string }{
+	{"etc/ld.so.preload", "every program loads the libraries that it names"},
+	{"etc/nsswitch.conf", "programs load the libraries that it names"},
+	{"etc/environment", "it sets the environment of programs that log somebody in"},
+	{"etc/profile", "login shells run it"},
+	{"etc/profile.d/", "login shells run it"},
+	{"etc/bash.bashrc", "interactive shells run it"},
+	{"etc/bashrc", "interactive shells run it"},
+	{"etc/zsh/", "zsh runs it"},
+	{"etc/zshenv", "zsh runs it"},
+	{"etc/gitconfig", "git runs commands that it names"},
+	{"etc/pip.conf", "pip takes packages from where it says"},
+	{"etc/ssl/openssl.cnf", "programs with OpenSSL load the engines that it names"},
+	{"usr/lib/ssl/openssl.cnf", "programs with OpenSSL load the engines that it names"},
+	{"etc/perl/sitecustomize.pl", "perl runs it"},
+}
+
+// gconv are the tables of the modules that iconv(3) loads.
+var gconv = regexp.MustCompile(`(^|/)gconv/gconv-modules(\.cache|\.d/.*|)$`)
+
+// runnerSettings are what pytest (its reference, "Initialization: determining
+// rootdir and configfile"), Node and Cargo look for in the folders above what
+// they run.
+var runnerSettings = regexp.MustCompile(`^(conftest\.py|\.?pytest\.(ini|toml)|tox\.ini|setup\.(cfg|py)|pyproject\.toml|package\.json|node_modules/.*|(jest|vitest|babel|vite)\.config\..*|\.mocharc\..*|\.babelrc.*|\.cargo/.*|go\.(mod|work)|__pycache__/conftest\..*)$`)
+
+var (
+	siteModule = regexp.MustCompile(`(^|/)(sitecustomize|usercustomize)(/__init__)?(\.[^/]*)?\.(py|pyc|so)$`)
+	siteFolder = regexp.MustCompile(`(^|/)(site|dist)-packages/[^/]*\.pth$`)
+	entryTable = regexp.MustCompile(`(^|/)[^/]+\.(dist|egg)-info/entry_points\.txt$`)
+	homeFiles  = regexp.MustCompile(`^(root|home/[^/]+)/(\.(bash(rc|_profile|_login|_logout|_env)|profile|zsh(rc|env)|zprofile|kshrc|pdbrc(\.py)?|pythonrc(\.py)?|gdbinit|Rprofile|irbrc|gitconfig|npmrc|curlrc|wgetrc|condarc|perltidyrc)|\.config/(git/config|pip/pip\.conf|uv/uv\.toml|fish/.*)|\.pip/pip\.conf|\.cargo/config(\.toml)?)$`)
+	pycFile    = regexp.MustCompile(`^(.*/)?__pycache__/([^/.]+)\.[^/]*\.pyc$`)
+
+	// A folder of modules and, below it, the module.
+	pythonFolder = regexp.MustCompile(`^((?:.*/)?lib(?:64)?/python3(?:\.\d+t?)?/(?:(?:site|dist)-packages|lib-dynload)|(?:.*/)?lib(?:64)?/python3\.\d+t?)/(.+)$`)
+	perlFolder   = regexp.MustCompile(`^((?:etc/perl|usr/(?:local/)?(?:share|lib)/perl5?(?:/[\d.]+)?|usr/(?:local/)?lib/[^/]+/perl5?(?:-base)?(?:/[\d.]+)?))/(.+\.(?:p[lmh]|al|so))$`)
+	libraryFile  = regexp.MustCompile(`^(?:usr/)?(?:local/)?lib(?:32|64|x32)?/(?:[^/]+-linux-[^/]+/)?(?:glibc-hwcaps/[^/]+/|gconv/|tls/|security/)?([^/]+\.so(?:\.[^/]*)?)$`)
+	codeName     = regexp.MustCompile(`\.(so(\.[^/]*)?|py[cdo]?|p[lm]|m?js|cjs|node|sh|bash|rb|jar|class|lua|tcl|R|rds|rdb|egg|whl|zip)$`)
+)
+
+// systemPlaces are where the image's own programs and their parts are.
+var systemPlaces = []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc/alternatives"}
+
+// places is what a path is judged by.
+type places struct {
+	path    []string // PATH folders, relative to the root, without links
+	workdir string   // relative; "." if the tests start in the root
+	private []string // what the agent's domain does not see
+}
+
+// kindOf says what programs do with what lies at p, a path relative to the
+// root, and with hook what that file does.
+func (pl places) kindOf(p string) (kind, string) {
+	for _, skip := range append([]string{"proc", "sys", "dev", "tmp", "var/tmp", ".fence"}, pl.private...) {
+		if under(p, skip) {
+			return nothing, ""
+		}
+	}
+	for _, h := range hooks {
+		if under(h.path, p) && p != h.path && p != "." {
+			return code, "" // a folder that was replaced by a link
+		}
+		if p == h.path || strings.HasSuffix(h.path, "/") && strings.HasPrefix(p, h.path) {
+			return hook, h.does
+		}
+	}
+	dir := path.Dir(p)
+	switch {
+	case p == "etc/ld.so.cache":
+		return cache, ""
+	case gconv.MatchString(p):
+		return hook, "programs that convert text load the libraries that it names"
+	case runnerSettings.MatchString(p):
+		return above, ""
+	case siteModule.MatchString(p):
+		return site, ""
+	case siteFolder.MatchString(p):
+		return pth, ""
+	case entryTable.MatchString(p):
+		return plugin, ""
+	case homeFiles.MatchString(p):
+		return startup, ""
+	}
+	for _, d := range pl.path {
+		if dir == d {
+			return command, ""
+		}
+		if under(d, p) && p != "." {
+			return code, ""
+		}
+	}
+	inWorkdir := pl.workdir != "." && under(p, pl.workdir)
+	switch m := pythonFolder.FindStringSubmatch(p); {
+	case m != nil && pycFile.MatchString(p):
+		return bytecode, ""
+	case m != nil && codeName.MatchString(p):
+		return python, ""
+	case m != nil:
+		return nothing, ""
+	case inWorkdir:
+		if top, ok := strings.CutSuffix(strings.TrimSuffix(p[len(pl.workdir)+1:], "/__init__.py"), ".py"); ok && !strings.Contains(top, "/") {
+			return beside, ""
+		}
+		if rest := p[len(pl.workdir)+1:]; strings.Count(rest, "/") == 1 && strings.HasSuffix(rest, "/__init__.py") {
+			return beside, ""
+		}
+		return nothing, ""
+	case perlFolder.MatchString(p):
+		return perl, ""
+	case libraryFile.MatchString(p):
+		return library, ""
+	}
+	if under(p, "usr/src") || under(p, "usr/share/doc") || under(p, "usr/share/man") || under(p, "usr/include") {
+		return nothing, ""
+	}
+	for _, d := range systemPlaces {
+		if under(p, d) {
+			return code, ""
+		}
+	}
+	return nothing, ""
+}
+
+// module is the name by which Python finds what lies at rel in a folder of
+// modules: json for json.py, json/__init__.py and json.cpython-311.so.
+func module(rel string) string {
+	dir, name := path.Split(rel)
+	name, _, _ = strings.Cut(name, ".")
+	if name == "__init__" {
+		return strings.TrimSuffix(dir, "/")
+	}
+	return dir + name
+}
+
+// under reports whether p is dir or below it.
+func under(p, dir string) bool {
+	return dir == "." || strings.HasPrefix(p, dir) && (len(p) == len(dir) || p[len(dir)] == '/')
+}

@@ -1,0 +1,431 @@
+// Package taint says which files that an agent changed in its container a
+// verifier then executed or loaded, without the task having told it to: a
+// bash that is another, a start file of Python. A verdict with such files is
+// not the verifier's alone.
+//
+// It looks from outside, at the folder that an overlay writes to. What is
+// there was changed; what is opened while the verifier works, the kernel says
+// (inotify: through fuse-overlayfs every open of a file in the container is one
+// of a file there, where access times are no help, as its file contents are
+// kept in memory). What a file means is told by its path and by the image. Of
+// links only the access time moves, when they are followed.
+//
+// It cannot see who opened a file: what the agent's own processes load while
+// the verifier works counts as well. Nor what the verifier was told by
+// something else than files: settings in memory, servers of the agent's. And an
+// open is no proof that a file was more than looked at.
+package taint
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/result"
+	"fence/pkg/sif"
+	"fence/pkg/tree"
+)
+
+// Options are what a Watch has to know of a trial.
+type Options struct {
+	Upper string // the overlay's upper folder on the host
+	Image string // the SIF
+	// Workdir is where the tests start, a path in the container. What is below
+	// is the task's.
+	Workdir string
+	// Path is the PATH of the verifier's commands.
+	Path string
+	// Private are the folders that only the verifier's domain sees.
+	Private []string
+	// Instruction is what the task tells the agent: a script that it names, or a
+	// package, was to be changed.
+	Instruction string
+	// Runs is a file, as /tests/test.sh, that the verifier opens in any case: if
+	// nothing is heard of it, nothing is known. "" for none.
+	Runs string
+}
+
+// most is how deep the folders of an overlay are gone into: no program's files
+// are as deep.
+const most = 64
+
+// textLimit is how much of a file is looked at that is judged by its text.
+const textLimit = 4 << 20
+
+// state is what makes a file the same as before.
+type state struct {
+	ino, ctimeSec, ctimeNsec, size uint64
+	mode                           uint32
+}
+
+func stateOf(v *tree.Visited) state {
+	return state{v.Ino, uint64(v.Ctim.Sec), uint64(v.Ctim.Nsec), uint64(v.Size), v.Mode}
+}
+
+// touched is a path that the agent changed.
+type touched struct {
+	state
+	to   string // of a link
+	text []byte // of a kind that is judged by it
+}
+
+// Watch follows one trial's container. It is not for concurrent use.
+type Watch struct {
+	o      Options
+	image  *sif.Image
+	judge  judge
+	before map[string]state   // what was there when the agent began
+	agents map[string]touched // what it changed, in all steps, of the kinds that count
+	opened *opened
+	lost   string // why it is not known what was opened
+}
+
+// New prepares for a trial. The image has to stay where it is until Close.
+func New(o Options) (*Watch, error) {
+	img, err := sif.Open(o.Image)
+	if err != nil {
+		return nil, err
+	}
+	w := &Watch{o: o, image: img, agents: map[string]touched{}}
+	pl := places{workdir: relative(o.Workdir)}
+	for _, p := range o.Private {
+		pl.private = append(pl.private, relative(p))
+	}
+	for _, d := range strings.Split(o.Path+":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", ":") {
+		if d = w.resolve(d); d != "" && !slices.Contains(pl.path, d) {
+			pl.path = append(pl.path, d)
+		}
+	}
+	w.judge = judge{pl, img, o.Instruction}
+	return w, nil
+}
+
+// Close ends the watching and closes the image.
+func (w *Watch) Close() error {
+	if w.opened != nil {
+		w.opened.close()
+		w.opened = nil
+	}
+	return w.image.Close()
+}
+
+func relative(p string) string {
+	if p = path.Join("/", p)[1:]; p == "" {
+		return "."
+	}
+	return p
+}
+
+// resolve is a PATH folder without the image's links; "" if it is none.
+func (w *Watch) resolve(d string) string {
+	if !path.IsAbs(d) {
+		return ""
+	}
+	d = relative(d)
+	for range 8 {
+		parts := strings.Split(d, "/")
+		i := 1
+		for ; i <= len(parts); i++ {
+			e, err := w.image.Lookup(path.Join(parts[:i]...))
+			if err == nil && e.Mode&fs.ModeSymlink != 0 {
+				to := e.Link
+				if !path.IsAbs(to) {
+					to = path.Join(path.Dir(e.Path), to)
+				}
+				d = relative(path.Join(to, path.Join(parts[i:]...)))
+				break
+			}
+		}
+		if i > len(parts) {
+			return d
+		}
+	}
+	return ""
+}
+
+// each visits what is in the upper folder but for whiteouts and the overlay's
+// own files (fuse-overlayfs: .wh.NAME; both kinds of overlay: a device 0:0).
+func (w *Watch) each(f func(v *tree.Visited) error) error {
+	return tree.Visit(w.o.Upper, most, func(v *tree.Visited) error {
+		if v.Mode&unix.S_IFMT == unix.S_IFCHR || strings.HasPrefix(path.Base(v.Path), ".wh.") {
+			return nil
+		}
+		return f(v)
+	})
+}
+
+// Before is called when an agent is about to begin: what is there and not an
+// earlier step's agent's is the harness's or a verifier's.
+func (w *Watch) Before() error {
+	w.before = map[string]state{}
+	err := w.each(func(v *tree.Visited) error {
+		if v.Mode&unix.S_IFMT != unix.S_IFDIR {
+			w.before[v.Path] = stateOf(v)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("listing what the container has before its agent begins: %w", err)
+	}
+	return nil
+}
+
+// After is called when an agent's time is over and nothing of the verifier's
+// has begun. From here on it hears what is opened.
+func (w *Watch) After() error {
+	var err error
+	w.lost = ""
+	if w.opened != nil {
+		w.opened.close()
+	}
+	if w.opened, err = newOpened(); err != nil {
+		w.lost = err.Error()
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(w.o.Upper, &st); err == nil && st.Flags&unix.ST_NOATIME != 0 {
+		w.lost = "the file system of the scratch folder keeps no access times (noatime)"
+	}
+	m := marker{Watch: w, now: map[string]touched{}, heard: map[string]bool{}}
+	if err = w.each(m.visit); err != nil {
+		return fmt.Errorf("listing what the agent changed: %w", err)
+	}
+	w.agents = m.now
+	return nil
+}
+
+// marker notes what the agent changed and gets ready to hear of it.
+type marker struct {
+	*Watch
+	now   map[string]touched
+	heard map[string]bool // folders that are listened at
+}
+
+// longAgo is the access time of a link that nobody has followed yet.
+var longAgo = unix.Timespec{Sec: 1}
+
+func (m *marker) visit(v *tree.Visited) error {
+	if v.Mode&unix.S_IFMT == unix.S_IFDIR {
+		if v.Err != nil && m.counts(v.Path+"/x.py") {
+			m.lost = fmt.Sprintf("/%s cannot be listed: %v", v.Path, v.Err)
+		}
+		if v.Path == path.Dir(relative(m.o.Runs)) {
+			m.listen(v, v.Path, path.Base(v.Path))
+		}
+		return nil
+	}
+	if !m.counts(v.Path) {
+		return nil
+	}
+	old, agents := m.agents[v.Path]
+	if now := stateOf(v); m.before[v.Path] == now && !(agents && old.state == now) {
+		return nil
+	}
+	var t touched
+	if v.Mode&unix.S_IFMT == unix.S_IFLNK {
+		t.to, _ = v.Link()
+		if err := v.At(func(dir int, name string) error { return forget(dir, name, &v.Stat_t) }); err != nil {
+			m.lost = fmt.Sprintf("/%s cannot be watched: %v", v.Path, err)
+		}
+	} else {
+		if k, _ := m.judge.kindOf(v.Path); k.byText() {
+			t.text, _ = read(v)
+		}
+		m.listen(v, path.Dir(v.Path), ".")
+	}
+	t.state = stateOf(v)
+	m.now[v.Path] = t
+	return nil
+}
+
+// forget makes a link one that nobody has followed yet.
+func forget(dir int, name string, st *unix.Stat_t) error {
+	times := []unix.Timespec{longAgo, {Nsec: unix.UTIME_OMIT}}
+	if err := unix.UtimesNanoAt(dir, name, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	return unix.Fstatat(dir, name, st, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// listen hears of the files in the folder at p, which is name where v is.
+func (m *marker) listen(v *tree.Visited, p, name string) {
+	if m.opened == nil || m.heard[p] {
+		return
+	}
+	m.heard[p] = true
+	switch err := v.At(func(dir int, _ string) error { return m.opened.add(p, dir, name) }); err {
+	case nil:
+	case unix.ENOSPC:
+		m.lost = "no inotify watch is left (fs.inotify.max_user_watches, which all of the user's processes share)"
+	default:
+		m.lost = fmt.Sprintf("/%s cannot be watched: %v", p, err)
+	}
+}
+
+func (w *Watch) counts(p string) bool {
+	k, _ := w.judge.kindOf(p)
+	return k != nothing
+}
+
+// read reads a file that the agent wrote.
+func read(v *tree.Visited) ([]byte, error) {
+	f, err := v.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, textLimit))
+}
+
+// Find is called when the verifier has ended. alive says whether processes of
+// the agent's may have lived until then: they may have changed files of the
+// image while the verifier worked. Where unknown is not "", it says in a line
+// why it cannot be told what the verifier opened; then every file counts that
+// it would have loaded, had it been opened.
+func (w *Watch) Find(alive bool) (found []result.Taint, unknown string, err error) {
+	seen := map[string]bool{}
+	if w.opened != nil {
+		err := w.opened.finish()
+		seen = w.opened.seen
+		if w.lost == "" {
+			w.lost = w.opened.lost
+		}
+		if err != nil {
+			w.lost = err.Error()
+		}
+		w.opened = nil
+	}
+	if runs := relative(w.o.Runs); w.lost == "" && w.o.Runs != "" && !seen[runs] {
+		w.lost = fmt.Sprintf("nothing was heard when the verifier opened %s: the overlay is none of fuse-overlayfs", w.o.Runs)
+	}
+	inodes := map[uint64]bool{} // opened by any of its names
+	for p := range seen {
+		if t, ok := w.agents[p]; ok {
+			inodes[t.ino] = true
+		}
+	}
+	f := finder{Watch: w, seen: seen, inodes: inodes, alive: alive, rest: map[string]bool{}}
+	for p := range w.agents {
+		f.rest[p] = true
+	}
+	if err := w.each(f.visit); err != nil {
+		return nil, "", fmt.Errorf("looking for what the verifier loaded of the agent's: %w", err)
+	}
+	for p := range f.rest { // removed since: by the verifier, or to hide it
+		if w.lost != "" || seen[p] {
+			if err := f.add(p, w.agents[p], nil, ""); err != nil {
+				return nil, "", err
+			}
+		}
+	}
+	slices.SortFunc(f.found, func(a, b result.Taint) int { return strings.Compare(a.Path, b.Path) })
+	return f.found, w.lost, nil
+}
+
+type finder struct {
+	*Watch
+	seen   map[string]bool
+	inodes map[uint64]bool
+	alive  bool
+	rest   map[string]bool // of the agent's that were not met
+	found  []result.Taint
+}
+
+func (f *finder) visit(v *tree.Visited) error {
+	if v.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return nil
+	}
+	now := stateOf(v)
+	t, ok := f.agents[v.Path]
+	delete(f.rest, v.Path)
+	link := v.Mode&unix.S_IFMT == unix.S_IFLNK
+	switch {
+	case ok && t.state == now:
+		if f.lost != "" || f.inodes[v.Ino] || f.seen[v.Path] || link && v.Atim.Sec != longAgo.Sec {
+			return f.add(v.Path, t, v, "")
+		}
+		return nil
+	case ok && (f.lost != "" || f.seen[v.Path] || f.inodes[t.ino]):
+		if err := f.add(v.Path, t, nil, ""); err != nil {
+			return err
+		}
+	}
+	if !f.alive || f.before[v.Path] == now {
+		return nil
+	}
+	return f.late(v)
+}
+
+// late judges what changed while the verifier worked: by it, or by what the
+// agent left running. Verifiers install programs, but change none of the
+// image's, and no start files.
+func (f *finder) late(v *tree.Visited) error {
+	k, _ := f.judge.kindOf(v.Path)
+	if k != site && k != above && !(k == hook && v.Path == "etc/ld.so.preload") {
+		if _, err := f.image.Lookup(v.Path); err == fs.ErrNotExist || k.byText() || k == hook || k == startup {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	t := touched{state: stateOf(v)}
+	if v.Mode&unix.S_IFMT == unix.S_IFLNK {
+		t.to, _ = v.Link()
+	}
+	return f.add(v.Path, t, v, "; it changed while the tests ran, beside processes of the agent's")
+}
+
+// add judges a path that counts as opened. v is nil if what the agent wrote is
+// not there any more.
+func (f *finder) add(p string, t touched, v *tree.Visited, more string) error {
+	c := change{path: p, link: t.mode&unix.S_IFMT == unix.S_IFLNK, to: t.to, exec: t.mode&0o111 != 0, text: t.text}
+	if v != nil && !c.link {
+		c.same = func(e sif.Entry) bool { return sameContent(v, e) }
+	}
+	why, err := f.judge.taints(c)
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		f.found = append(f.found, result.Taint{Path: "/" + p, Why: why + more})
+	}
+	return nil
+}
+
+// sameContent says whether a file is the image's still; one that cannot be
+// read is not.
+func sameContent(v *tree.Visited, e sif.Entry) bool {
+	if v.Size != e.Size {
+		return false
+	}
+	ours, err := v.Open()
+	if err != nil {
+		return false
+	}
+	defer ours.Close()
+	theirs, err := e.Open()
+	if err != nil {
+		return false
+	}
+	return equal(ours, theirs)
+}
+
+// equal compares two streams.
+func equal(a, b io.Reader) bool {
+	bufA, bufB := make([]byte, 64<<10), make([]byte, 64<<10)
+	for {
+		n, errA := io.ReadFull(a, bufA)
+		m, errB := io.ReadFull(b, bufB)
+		if n != m || string(bufA[:n]) != string(bufB[:m]) {
+			return false
+		}
+		if errA != nil || errB != nil {
+			end := func(err error) bool { return err == io.EOF || err == io.ErrUnexpectedEOF }
+			return end(errA) && end(errB)
+		}
+	}
+}

@@ -1,0 +1,2 @@
+#!/bin/sh
+python3 add.py <numbers.txt >sum.txt

@@ -1,0 +1,6 @@
+#!/bin/sh
+if [ -f /app/it ]; then
+    echo 1 >/logs/verifier/reward.txt
+else
+    echo 0 >/logs/verifier/reward.txt
+fi

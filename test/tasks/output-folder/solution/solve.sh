@@ -1,0 +1,3 @@
+#!/bin/sh
+mkdir /output
+echo 42 >/output/result

@@ -1,0 +1,3 @@
+#!/bin/sh
+mkdir new
+echo x >new/file

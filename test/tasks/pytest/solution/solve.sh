@@ -1,0 +1,5 @@
+#!/bin/sh
+cat >double.py <<'EOF'
+def double(x):
+    return 2 * x
+EOF

@@ -1,0 +1,4 @@
+#!/bin/sh
+mkdir -p out
+echo done >out/answer
+touch elsewhere
