@@ -110,7 +110,7 @@ func TestBrowser_Replay(t *testing.T) {
 	p.Until("document.querySelector('.controls button').textContent === 'play'") // it has come to its end
 	p.Until(screen + ".includes('turn-12')")
 	p.Eval("document.querySelector('#turn-3 header button').click()", nil)
-	p.Until(screen + ".includes('turn-2') && !" + screen + ".includes('turn-4')")
+	p.Until(screen + ".includes('turn-3') && !" + screen + ".includes('turn-4')")
 	var text string
 	p.Eval("document.getElementById('turn-3').innerText", &text)
 	for _, want := range []string{"turn 3", "+10s", "1002 tokens in, 50 out", "Plan: list the files", "echo turn-3\u23ce", "C-c", "New Terminal Output:"} {

@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"fence/pkg/report"
 	"fence/pkg/result"
+	"fence/pkg/trajectory"
 )
 
 // read is the value in a script of the report.
@@ -171,23 +173,67 @@ func write1(t testing.TB, text string) string {
 }
 
 func TestTrajectory(t *testing.T) {
-	turns, cut, err := trajectory(write1(t, `{"schema_version":"ATIF-v1.5","extra":1,"steps":[
+	turns, err := fromATIF(write1(t, `{"schema_version":"ATIF-v1.5","extra":1,"steps":[
 		{"step_id":1,"source":"user","message":[{"type":"text","text":"do"},{"type":"image","source":{}},{"type":"text","text":"it"}]},
 		{"step_id":2,"timestamp":"2026-11-30T12:00:01.500Z","source":"agent","message":"m","reasoning_content":"r","tool_calls":[{"function_name":"bash_command","arguments":{"keystrokes":"ls\n","duration":0.5}},{"function_name":"mark_task_complete","arguments":{}},{"function_name":"edit","arguments":{"a":1}},{"function_name":"odd","arguments":["k"]}],"observation":{"results":[{"content":"one"},{},{"content":null},{"content":"two"}]},"metrics":{"prompt_tokens":5}}]}`))
-	if err != nil || cut != 0 || len(turns) != 2 {
-		t.Fatal(turns, cut, err)
+	if err != nil || len(turns) != 2 {
+		t.Fatal(turns, err)
 	}
 	got, err := json.Marshal(turns)
-	want := `[{"source":"user","at":0,"message":"do\n[image]\nit","calls":[],"seen":"","in":null,"out":null},` +
-		`{"source":"agent","at":1796040001500,"message":"m","thoughts":"r","calls":[{"name":"bash_command","keys":"ls\n","duration":0.5},{"name":"mark_task_complete","keys":null,"duration":null},{"name":"edit","keys":null,"duration":null,"args":"{\"a\":1}"},{"name":"odd","keys":null,"duration":null,"args":"[\"k\"]"}],"seen":"one\n\n\ntwo","in":5,"out":null}]`
+	want := `[{"source":"user","at":0,"message":"do\n[image]\nit","calls":[],"seen":"","in":null,"out":null,"end":1796040001500},` +
+		`{"source":"agent","at":1796040001500,"message":"m","thoughts":"r","calls":[{"name":"bash_command","keys":"ls\n","duration":0.5},{"name":"mark_task_complete","keys":null,"duration":null},{"name":"edit","keys":null,"duration":null,"args":"{\"a\":1}"},{"name":"odd","keys":null,"duration":null,"args":"[\"k\"]"}],"seen":"one\n\n\ntwo","in":5,"out":null,"end":0}]`
 	if err != nil || string(got) != want {
 		t.Errorf("%v\n%s\nwant\n%s", err, got, want)
 	}
-	if turns, _, err := trajectory(filepath.Join(t.TempDir(), "none")); err != nil || len(turns) != 0 {
+	if turns, _, err := turnsOf(t.TempDir()); err != nil || turns == nil || len(turns) != 0 {
 		t.Error(turns, err)
 	}
-	if _, _, err := trajectory(write1(t, "[1]")); err == nil || !strings.Contains(err.Error(), "is no trajectory") {
+	if _, err := fromATIF(write1(t, "[1]")); err == nil || !strings.Contains(err.Error(), "is no trajectory") {
 		t.Error(err)
+	}
+}
+
+// The log of turns is read before the trajectory made of it.
+func TestTurnLog(t *testing.T) {
+	dir := t.TempDir()
+	log, err := trajectory.Create(filepath.Join(dir, "turns.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 5
+	for _, x := range []trajectory.Turn{
+		{Turn: 1, Kind: trajectory.Act, StartedAt: begin, Prompt: "do it", Reply: "{...}", Analysis: "a", Plan: "p", Commands: []trajectory.Command{{Keystrokes: "curl x\n", Duration: 1}}, Output: "Could not resolve host", Fence: []string{"Could not resolve"}, Warnings: []string{"w"}, PromptTokens: &n, ModelSec: 1.5, TerminalSec: 1, Finish: "stop"},
+		{Turn: 2, Kind: trajectory.Summary, StartedAt: begin, Reply: "so far"},
+		{Turn: 2, Kind: trajectory.Act, StartedAt: begin, Prompt: "go on", Reply: "nonsense", Error: "No valid JSON", Finish: "length"},
+		{Turn: 3, Kind: trajectory.Act, StartedAt: begin, Prompt: "done?", Analysis: "yes", TaskComplete: true, Reasoning: "r"},
+	} {
+		if err := log.Add(x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log.Close()
+	if err := os.WriteFile(filepath.Join(dir, "trajectory.json"), []byte("not read"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	turns, _, err := turnsOf(dir)
+	var got []string
+	for _, x := range turns {
+		line := fmt.Sprintf("%s %q", x.Source, x.Message)
+		for _, c := range x.Calls {
+			line += " " + c.Name
+		}
+		got = append(got, line+fmt.Sprintf(" %q %q +%d", x.Notes, x.Fence, x.End-x.At))
+	}
+	want := []string{
+		`user "do it" [] [] +0`,
+		`agent "a\n\np" bash_command ["w"] ["Could not resolve"] +2500`,
+		`the conversation was too long: summary "so far" [] [] +0`,
+		`user "go on" [] [] +0`,
+		`agent "nonsense" ["nothing of it was done: No valid JSON" "the reply ended by: length"] [] +0`,
+		`agent "yes" mark_task_complete [] [] +0`,
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v\n%s\nwant\n%s", err, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
@@ -227,8 +273,9 @@ func FuzzFiles(f *testing.F) {
 	f.Add("{\"version\":2,\"width\":-1}\n[1e308,\"o\",\"\xff\"]\n[-1,\"r\",\"0x0\"]\n")
 	f.Fuzz(func(t *testing.T, data string) {
 		path := write1(t, data)
-		turns, _, _ := trajectory(path)
-		if _, err := json.Marshal([]any{turns, recording(path)}); err != nil {
+		turns, _ := fromATIF(path)
+		more, _ := fromLog(path)
+		if _, err := json.Marshal([]any{turns, more, recording(path)}); err != nil {
 			t.Error(err)
 		}
 	})

@@ -115,6 +115,9 @@ func ofGroup(g Group) []Block {
 		}
 		b.Lines = append(b.Lines, line)
 	}
+	if g.Fence.Known > 0 {
+		b.Lines = append(b.Lines, fmt.Sprintf("%s may have met the fence, in %d of %s", times(g.Fence.Turns, "turn", "turns"), g.Fence.Trials, trials(g.Fence.Known)))
+	}
 	if g.Seconds.Longest > 0 {
 		b.Lines = append(b.Lines, fmt.Sprintf("a trial took %s (median), %s at most (%s)", duration(g.Seconds.Median), duration(g.Seconds.Longest), g.Seconds.Trial))
 	}
