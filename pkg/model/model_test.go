@@ -273,9 +273,34 @@ func TestDetails(t *testing.T) {
 	}
 }
 
+func TestTokenIDsOfLlamaCpp(t *testing.T) {
+	entry := `{"id":7,"token":"a","logprob":-1.5},{"id":8,"token":"b","logprob":-2}`
+	for body, want := range map[string]string{
+		entry:                            "[7 8] [-1.5 -2]",
+		entry + `,{"logprob":-3}`:        "[] [-1.5 -2 -3]",
+		entry + `,{"id":9}`:              "[7 8 9] []",
+		entry + `,{"id":0,"logprob":0}`:  "[7 8 0] [-1.5 -2 0]",
+		entry + `,{"id":9,"logprob":-9}`: "[7 8 9] [-1.5 -2 -9]",
+	} {
+		srv := modelserver.Start(t, modelserver.Raw(`{"choices":[{"message":{"content":"ab"},"logprobs":{"content":[`+body+`]}}]}`))
+		c := client(t, model.Options{Base: srv.Base, Details: true})
+		r, err := c.Chat(t.Context(), hello)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(r.Detail.CompletionIDs, r.Detail.Logprobs); got != want {
+			t.Errorf("%s: %s, want %s", body, got, want)
+		}
+		if len(c.Notices()) == 0 {
+			t.Errorf("%s: no word on the prompt's ids", body)
+		}
+	}
+}
+
 func TestDiscover(t *testing.T) {
 	vllm := `{"object":"list","data":[{"id":"m","object":"model","created":1,"max_model_len":32768,"permission":[{"id":"p","created":1}]}]}`
 	llama := `{"models":[{"name":"m"}],"object":"list","data":[{"id":"m","meta":{"n_vocab":49152,"n_ctx_train":8192}}]}`
+	llama26 := strings.Replace(llama, `"n_ctx_train"`, `"n_ctx":2048,"n_ctx_train"`, 1)
 	for _, c := range []struct {
 		name          string
 		models, props string
@@ -289,6 +314,7 @@ func TestDiscover(t *testing.T) {
 		{"the only model", vllm, "", "?", model.Limits{}, model.Limits{Context: 32768}, ""},
 		{"llama.cpp", llama, "", "m", model.Limits{}, model.Limits{Context: 8192}, ""},
 		{"llama.cpp with a slot", llama, `{"default_generation_settings":{"n_ctx":2048}}`, "m", model.Limits{}, model.Limits{Context: 2048}, ""},
+		{"llama.cpp of 2026", llama26, `{}`, "m", model.Limits{}, model.Limits{Context: 2048}, ""},
 		{"no such model", vllm, "", "other", model.Limits{}, model.Limits{}, `no model "other"; it has m`},
 		{"no list", "", "", "m", model.Limits{}, model.Limits{}, ""},
 		{"no list, no name", "", "", "?", model.Limits{}, model.Limits{}, "404"},
