@@ -124,7 +124,6 @@ func TestFaults(t *testing.T) {
 		{"403", []modelserver.Answer{modelserver.Status(403, `{"detail":"no"}`)}, model.Auth, 1, "403 Forbidden: no"},
 		{"404", []modelserver.Answer{modelserver.Status(404, `{"object":"error","message":"The model m does not exist."}`)}, model.Refused, 1, "does not exist"},
 		{"400", []modelserver.Answer{modelserver.Status(400, `{"error":"no such field"}`)}, model.Refused, 1, "no such field"},
-		{"a redirect", []modelserver.Answer{modelserver.Status(302, ``)}, model.BadReply, 1, "302 Found"},
 		{"context", []modelserver.Answer{modelserver.Overflow(10, 20)}, model.Context, 1, "maximum context length"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -207,6 +206,23 @@ func TestAHangingServerTimesOut(t *testing.T) {
 	_, err := client(t, model.Options{Base: srv.Base, Timeout: 20 * time.Millisecond, Patience: time.Millisecond}).Chat(t.Context(), hello)
 	if model.ClassOf(err) != model.Timeout || len(srv.Requests()) != 1 {
 		t.Errorf("%d requests, %v", len(srv.Requests()), err)
+	}
+}
+
+func TestAServerThatHangsOnce(t *testing.T) {
+	srv := modelserver.Start(t, modelserver.Hang, modelserver.Say("awake"))
+	r, err := client(t, model.Options{Base: srv.Base, Timeout: time.Second}).Chat(t.Context(), hello)
+	if err != nil || r.Content != "awake" || r.Tries < 2 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestNoRedirectIsFollowed(t *testing.T) {
+	other := modelserver.Start(t, modelserver.Say("stolen"))
+	srv := modelserver.Start(t, modelserver.Redirect(other.Base+"/chat/completions"))
+	_, err := client(t, model.Options{Base: srv.Base, Key: key(t, "sk-123456")}).Chat(t.Context(), hello)
+	if model.ClassOf(err) != model.BadReply || len(other.Requests()) != 0 || len(srv.Requests()) != 1 {
+		t.Errorf("%d requests elsewhere, %v", len(other.Requests()), err)
 	}
 }
 

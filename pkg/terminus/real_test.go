@@ -35,7 +35,7 @@ func TestARealModel(t *testing.T) {
 	dir := filepath.Join(bed.Dir(), "model")
 	ctx, stop := context.WithCancel(t.Context())
 	cmd := bed.CommandContext(t, ctx, filepath.Join(dir, "llama-server"), "-m", filepath.Join(dir, "model.gguf"),
-		"--host", socket+".sock", "-c", "2048", "-np", "1", "-t", "2", "--metrics", "--alias", "smol")
+		"--host", socket+".sock", "-c", "2048", "-np", "1", "-t", "1", "--metrics", "--alias", "smol")
 	var log strings.Builder
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
