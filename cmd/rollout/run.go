@@ -12,7 +12,6 @@ import (
 	"slices"
 	"sync"
 	"syscall"
-	"time"
 
 	urfave "github.com/urfave/cli/v2"
 
@@ -90,8 +89,7 @@ func runCommand(c *urfave.Context) error {
 	if err != nil {
 		return err
 	}
-	r := report.Summarise(report.Input{Name: j.out, Trials: all.trials})
-	report.Text(os.Stderr, report.Blocks(r), cli.Columns(os.Stderr))
+	tables(j.out, all.trials)
 	j.sayMissing()
 	return all.verdict()
 }
@@ -204,6 +202,15 @@ func (j *setup) run(out, agent string, items []item) (outcome, error) {
 		return all, &cli.Error{Code: cli.Unknown, Err: err}
 	}
 	return all, nil
+}
+
+// tables says for people what came of trials, as 'rollout report DIR' does.
+func tables(dir string, trials []report.Trial) {
+	in, err := report.Read(dir)
+	if err != nil { // no trial has ended
+		in = report.Input{Name: dir, Trials: trials}
+	}
+	report.Text(os.Stderr, report.Blocks(report.Summarise(in)), cli.Columns(os.Stderr))
 }
 
 // verdict is the exit code of a run.
@@ -354,5 +361,3 @@ func (j *setup) sayMissing() {
 		}
 	}
 }
-
-var _ = time.Now

@@ -61,8 +61,7 @@ func validateCommand(c *urfave.Context) error {
 			break
 		}
 	}
-	r := report.Summarise(report.Input{Name: j.out, Trials: trials})
-	report.Text(os.Stderr, report.Blocks(r), cli.Columns(os.Stderr))
+	tables(j.out, trials)
 	j.sayMissing()
 	if stopped != nil {
 		return stopped

@@ -1,10 +1,10 @@
 package trial
 
 import (
+	"archive/tar"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -67,7 +67,7 @@ func (Oracle) Run(ctx context.Context, e Env) (result.AgentEnd, error) {
 	if err := hasSolution(e.Solution); err != nil {
 		return result.AgentEnd{}, err
 	}
-	err := put(ctx, e.Box, box.Agent, "/solution", func(w io.Writer) error { return pack(e.Solution, w, "solve.sh") })
+	err := put(ctx, e.Box, box.Agent, "/solution", func(w *tar.Writer) error { return pack(w, e.Solution, ".", "solve.sh") })
 	if err != nil {
 		return result.AgentEnd{Stop: "error"}, fmt.Errorf("uploading the solution: %w", err)
 	}

@@ -10,20 +10,20 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
-// pack writes what is in a folder as a tar stream. Links stay links: what a
-// task's folder links to may be the caller's. Modes are those of a checkout
-// under umask 022, whatever the caller's is, and execute names files that can be
-// started, whatever theirs.
-func pack(dir string, w io.Writer, execute ...string) error {
-	out := tar.NewWriter(w)
+// pack adds what is in a folder to a tar stream, below the name at. Links stay
+// links: what a task's folder links to may be the caller's. Modes are those of a
+// checkout under umask 022, whatever the caller's is, and execute names files
+// that can be started, whatever theirs.
+func pack(out *tar.Writer, dir, at string, execute ...string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -31,7 +31,7 @@ func pack(dir string, w io.Writer, execute ...string) error {
 		if err != nil {
 			return err
 		}
-		h := &tar.Header{Name: name, Mode: 0o644, ModTime: info.ModTime(), Format: tar.FormatPAX}
+		h := &tar.Header{Name: path.Join(at, name), Mode: 0o644, ModTime: info.ModTime(), Format: tar.FormatPAX}
 		if info.Mode()&0o111 != 0 {
 			h.Mode = 0o755
 		}
@@ -66,10 +66,6 @@ func pack(dir string, w io.Writer, execute ...string) error {
 		_, err = io.CopyN(out, f, h.Size)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return out.Close()
 }
 
 // entry is one file or folder of a stream that is made here.
@@ -78,11 +74,10 @@ type entry struct {
 	mode       int64
 }
 
-// stream is a tar stream of them.
-func stream(w io.Writer, entries ...entry) error {
-	out := tar.NewWriter(w)
+// add adds them to a tar stream.
+func add(out *tar.Writer, entries ...entry) error {
 	for _, e := range entries {
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: e.name, Mode: e.mode, Size: int64(len(e.text))}
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: e.name, Mode: e.mode, Size: int64(len(e.text)), ModTime: time.Now()}
 		if strings.HasSuffix(e.name, "/") {
 			h.Typeflag = tar.TypeDir
 		}
@@ -93,7 +88,7 @@ func stream(w io.Writer, entries ...entry) error {
 			return err
 		}
 	}
-	return out.Close()
+	return nil
 }
 
 // most is how much of a container's files comes to the caller's disk.

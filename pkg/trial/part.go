@@ -133,7 +133,7 @@ func (r *run) prepare(ctx context.Context, p part) error {
 	if _, err := r.box.Run(ctx, box.Command{Domain: box.Agent, Argv: emptied("/logs/agent", "/solution"), Timeout: harness}, session.Streams{}); err != nil {
 		return err
 	}
-	if err := r.logFolders(ctx, r.box, box.Agent); err != nil {
+	if err := r.agentFolders(ctx); err != nil {
 		return err
 	}
 	if p.workdir != "" {

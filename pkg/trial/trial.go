@@ -6,6 +6,7 @@
 package trial
 
 import (
+	"archive/tar"
 	"bytes"
 	"cmp"
 	"context"
@@ -262,7 +263,7 @@ func (r *run) setup(ctx context.Context) error {
 		}
 		return r.because(ctx, r.box, "setup", "setup_failed", "infra", err)
 	}
-	if err := r.logFolders(ctx, r.box, box.Agent); err != nil {
+	if err := r.agentFolders(ctx); err != nil {
 		return fail("making /logs/agent", err)
 	}
 	if dir := r.Spec.Environment.Files; dir != "" {
@@ -276,17 +277,14 @@ func (r *run) setup(ctx context.Context) error {
 	return nil
 }
 
-func (r *run) logFolders(ctx context.Context, b Box, domain string) error {
-	names := []entry{{"agent/", "", 0o777}, {"artifacts/", "", 0o777}}
-	if domain == box.Verifier {
-		names = []entry{{"verifier/", "", 0o777}}
-	}
-	return put(ctx, b, domain, "/logs", func(w io.Writer) error { return stream(w, names...) })
+// agentFolders are those of Harbor's that an agent finds.
+func (r *run) agentFolders(ctx context.Context) error {
+	return put(ctx, r.box, box.Agent, "/logs", func(w *tar.Writer) error { return add(w, entry{"agent/", "", 0o777}, entry{"artifacts/", "", 0o777}) })
 }
 
 // toWorkdir uploads a folder's content to where the task's commands begin.
 func (r *run) toWorkdir(ctx context.Context, dir string) error {
-	return put(ctx, r.box, box.Agent, r.box.Workdir(), func(w io.Writer) error { return pack(dir, w) })
+	return put(ctx, r.box, box.Agent, r.box.Workdir(), func(w *tar.Writer) error { return pack(w, dir, ".") })
 }
 
 // healthy waits until a health check says yes. As with docker, what fails in
@@ -340,13 +338,17 @@ func (c *capped) Write(p []byte) (int, error) {
 }
 
 // put uploads what fill writes.
-func put(ctx context.Context, b Box, domain, dir string, fill func(io.Writer) error) error {
+func put(ctx context.Context, b Box, domain, dir string, fill func(*tar.Writer) error) error {
 	ctx, cancel := context.WithTimeout(ctx, harness)
 	defer cancel()
 	r, w := io.Pipe()
 	filled := make(chan error, 1)
 	go func() {
-		err := fill(w)
+		out := tar.NewWriter(w)
+		err := fill(out)
+		if err == nil {
+			err = out.Close()
+		}
 		w.CloseWithError(err)
 		filled <- err
 	}()

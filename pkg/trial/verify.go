@@ -1,6 +1,7 @@
 package trial
 
 import (
+	"archive/tar"
 	"context"
 	"errors"
 	"fmt"
@@ -67,7 +68,10 @@ func (r *run) judge(ctx context.Context, p part, dir string, artifacts []kept, e
 		return r.because(ctx, b, "verify", "upload_failed", "infra", fmt.Errorf("bringing the tests: %w", err))
 	}
 	timeout := scale(p.verifier.Timeout, r.Times.Verifier)
-	command := "chmod +x /tests/test.sh; " + fmt.Sprintf(solve, "/tests/test.sh", testsOut)
+	command := fmt.Sprintf(solve, "/tests/test.sh", testsOut)
+	if e := p.verifier.Separate; e != nil && e.HasTests {
+		command = "chmod +x /tests/test.sh; " + command
+	}
 	if len(r.VerifierPath) > 0 {
 		command = "PATH=" + strings.Join(r.VerifierPath, ":") + ":$PATH; " + command
 	}
@@ -135,13 +139,11 @@ var pytestFiles = []string{"pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.
 // tests brings a part's tests, where the image has them not, and for a verifier
 // in a container of its own what the agent made.
 func (r *run) tests(ctx context.Context, b Box, p part, artifacts []kept) error {
-	own := func(w io.Writer) error { return stream(w, entry{"tmp/", "", 0o777}) }
-	if err := put(ctx, b, box.Verifier, verifierOwn, own); err != nil {
-		return err
-	}
-	if p.name != "" || p.verifier.Separate != nil {
+	own := p.verifier.Separate
+	bring := own == nil || !own.HasTests
+	if p.name != "" || own != nil {
 		dirs := []string{"/logs/verifier"}
-		if p.verifier.Separate == nil || !p.verifier.Separate.HasTests {
+		if bring {
 			dirs = append(dirs, "/tests")
 		}
 		if exit, err := b.Run(ctx, box.Command{Domain: box.Verifier, Argv: emptied(dirs...), Timeout: harness}, session.Streams{}); err != nil {
@@ -150,37 +152,35 @@ func (r *run) tests(ctx context.Context, b Box, p part, artifacts []kept) error 
 			return fmt.Errorf("emptying %s ended with %d", strings.Join(dirs, " and "), exit.Code)
 		}
 	}
-	if err := r.logFolders(ctx, b, box.Verifier); err != nil {
-		return err
-	}
-	if p.verifier.Separate != nil {
-		if err := r.logFolders(ctx, b, box.Agent); err != nil {
+	for _, a := range artifacts {
+		f, err := os.Open(a.stream)
+		if err != nil {
 			return err
 		}
-		for _, a := range artifacts {
-			f, err := os.Open(a.stream)
-			if err != nil {
+		err = b.Put(ctx, box.Verifier, path.Dir(a.source), f)
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("the artifact %s: %w", a.source, err)
+		}
+	}
+	return put(ctx, b, box.Verifier, "/", func(w *tar.Writer) error {
+		folders := []entry{{verifierOwn[1:] + "/tmp/", "", 0o777}, {"logs/verifier/", "", 0o777}}
+		if own != nil {
+			folders = append(folders, entry{"logs/agent/", "", 0o777}, entry{"logs/artifacts/", "", 0o777})
+		}
+		if err := add(w, folders...); err != nil || !bring {
+			return err
+		}
+		settings := false // of pytest's
+		for _, dir := range p.tests {
+			if err := pack(w, dir, "tests", "test.sh"); err != nil {
 				return err
 			}
-			err = b.Put(ctx, box.Verifier, path.Dir(a.source), f)
-			f.Close()
-			if err != nil {
-				return fmt.Errorf("the artifact %s: %w", a.source, err)
-			}
+			settings = settings || slices.ContainsFunc(pytestFiles, func(name string) bool { _, err := os.Lstat(filepath.Join(dir, name)); return err == nil })
 		}
-		if p.verifier.Separate.HasTests {
+		if settings {
 			return nil
 		}
-	}
-	for _, dir := range p.tests {
-		if err := put(ctx, b, box.Verifier, "/tests", func(w io.Writer) error { return pack(dir, w, "test.sh") }); err != nil {
-			return err
-		}
-	}
-	if !slices.ContainsFunc(pytestFiles, func(name string) bool {
-		return slices.ContainsFunc(p.tests, func(dir string) bool { _, err := os.Lstat(filepath.Join(dir, name)); return err == nil })
-	}) {
-		return put(ctx, b, box.Verifier, "/tests", func(w io.Writer) error { return stream(w, entry{"pytest.ini", "[pytest]\n", 0o644}) })
-	}
-	return nil
+		return add(w, entry{"tests/pytest.ini", "[pytest]\n", 0o644})
+	})
 }
