@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,10 +47,7 @@ type item struct {
 
 // inputs reads the tasks that the arguments name, and finds their images. What
 // is passed over has a reason each.
-func inputs(c *urfave.Context) ([]item, []task.Skipped, error) {
-	if !c.Args().Present() {
-		return nil, nil, cli.Usagef("rollout "+c.Command.Name+" tasks/", "no task folder is named")
-	}
+func inputs(ctx context.Context, c *urfave.Context, args []string) ([]item, []task.Skipped, error) {
 	for _, name := range []string{"per-dataset", "limit"} {
 		if n := c.Int(name); n < 0 {
 			return nil, nil, cli.Usagef("--"+name+" 10", "--%s: %d is no number of tasks", name, n)
@@ -59,11 +57,10 @@ func inputs(c *urfave.Context) ([]item, []task.Skipped, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	args := c.Args().Slice()
 	var lines []byte
 	if slices.Contains(args, "-") {
-		if lines, err = io.ReadAll(os.Stdin); err != nil {
-			return nil, nil, cli.Usagef("", "standard input: %w", err)
+		if lines, err = readAll(ctx, os.Stdin); err != nil {
+			return nil, nil, err
 		}
 		find.records(lines)
 	}
@@ -109,9 +106,31 @@ func inputs(c *urfave.Context) ([]item, []task.Skipped, error) {
 		items = append(items, it)
 	}
 	if len(items) == 0 {
-		return nil, skipped, cli.Usagef("the reasons are above", "no task is left of %d: all are skipped", len(tasks)+len(skipped))
+		return nil, skipped, cli.Usagef("the reasons are above", "no task is left: %d are skipped", len(skipped))
 	}
 	return items, skipped, nil
+}
+
+// readAll reads standard input, which may stay open: until a signal comes.
+func readAll(ctx context.Context, in io.Reader) ([]byte, error) {
+	type read struct {
+		data []byte
+		err  error
+	}
+	done := make(chan read, 1)
+	go func() {
+		data, err := io.ReadAll(in)
+		done <- read{data, err}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			return nil, cli.Usagef("", "standard input: %w", r.err)
+		}
+		return r.data, nil
+	case <-ctx.Done():
+		return nil, &cli.Error{Code: cli.Unknown, Err: errors.New("stopped while reading the tasks; nothing was run")}
+	}
 }
 
 // finder knows where images are.

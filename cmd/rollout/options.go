@@ -57,6 +57,9 @@ func common(c *urfave.Context) (trial.Options, error) {
 	case o.Network != "host" && o.Why != "":
 		return o, cli.Usagef("--open PATH:WHY has its own", "--why is the reason for --net host, and that is not there")
 	}
+	if c.IsSet("no-gate") && c.String("no-gate") == "" {
+		return o, cli.Usagef("--no-gate 'WHY'", "--no-gate has no reason")
+	}
 	all := c.Float64("timeout-multiplier")
 	for _, t := range []struct {
 		flag string

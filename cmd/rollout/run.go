@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	urfave "github.com/urfave/cli/v2"
 
@@ -38,10 +39,10 @@ func runCmd() *urfave.Command {
 			"that have a verdict are kept, and so are faults that are the task's.\n\n" +
 			"Examples:\n" +
 			"  rollout run tasks/ --sif-cache $SIF_CACHE --agent oracle --out $RUN -n 8\n" +
-			"  sifbuild build tasks/ --cache $SIF_CACHE | rollout run - --agent nop --out $RUN\n" +
+			"  sifbuild build tasks/ --cache $C | rollout run - --agent nop --out $RUN\n" +
 			"  rollout run task/ --image img.sif --agent oracle --out $RUN\n" +
-			"  rollout run tasks/ --agent oracle --out $RUN --wheelhouse wheels --grader grader\n" +
-			"  rollout run tasks/ --agent oracle --out $RUN --open '/opt/sdk:the tasks read it'\n\n" +
+			"  rollout run tasks/ --agent oracle --out $RUN --wheelhouse w --grader g\n" +
+			"  rollout run tasks/ --agent oracle --out $RUN --open '/opt/sdk:they read it'\n\n" +
 			"Agents: oracle runs the task's own solution, nop does nothing.\n\n" +
 			"Two minutes before a Slurm job ends, or when a signal asks for it, trials that are\n" +
 			"under way are ended and left without a result, and the same command goes on there.\n\n" +
@@ -106,52 +107,79 @@ type setup struct {
 	gates   gates
 	shard   job.Shard
 	encoder *json.Encoder // nil: no records
-	gone    error         // nobody reads the records any more
+
+	attempts, atATime, retries int
 }
 
 // newJob reads what is to be done; nothing has been done when it fails.
 func newJob(c *urfave.Context) (*setup, error) {
-	j := &setup{c: c}
 	if c.String("out") == "" {
 		return nil, cli.Usagef("--out DIR", "no folder for the results is named")
 	}
-	for flag, least := range map[string]int{"n": 1, "attempts": 1, "retries": 0} {
-		if n := c.Int(flag); n < least || n > 100_000 {
-			return nil, cli.Usagef("", "--%s: %d is no number of trials", flag, n)
-		}
-	}
-	var err error
-	if j.shard, err = job.This().ParseShard(c.String("shard")); err != nil {
-		return nil, cli.Usagef("--shard 2/8, or --shard slurm in an array", "--shard: %w", err)
-	}
-	if j.out, err = filepath.Abs(c.String("out")); err != nil {
-		return nil, err
-	}
-	if j.options, err = common(c); err != nil {
-		return nil, err
-	}
-	items, skipped, err := inputs(c)
-	saySkipped(os.Stderr, skipped)
+	out, err := filepath.Abs(c.String("out"))
 	if err != nil {
 		return nil, err
 	}
-	j.items = items
-	if !slices.ContainsFunc(items, func(it item) bool { return it.broken == nil }) {
-		return nil, cli.Usagef(items[0].broken.Hint, "none of %d tasks has an image; %s: %s", len(items), items[0].Task.Name, items[0].broken.Message)
+	for _, f := range []struct {
+		flag  string
+		least int
+	}{{"n", 1}, {"attempts", 1}, {"retries", 0}} {
+		if n := c.Int(f.flag); n < f.least || n > 100_000 {
+			dashes := "--"
+			if len(f.flag) == 1 {
+				dashes = "-"
+			}
+			return nil, cli.Usagef("", "%s%s: %d is no number of trials", dashes, f.flag, n)
+		}
 	}
-	j.gates = gates{dir: filepath.Join(j.out, ".rollout", "gates"), why: c.String("no-gate"), done: map[string]*gate{}}
-	if c.IsSet("no-gate") && j.gates.why == "" {
-		return nil, cli.Usagef("--no-gate 'WHY'", "--no-gate has no reason")
+	shard, err := job.This().ParseShard(c.String("shard"))
+	if err != nil {
+		return nil, cli.Usagef("--shard 2/8, or --shard slurm in an array", "--shard: %w", err)
 	}
+	if _, err := job.ParseDeadline(c.String("deadline"), time.Now()); err != nil {
+		return nil, cli.Usagef("such as 3h, 2026-01-31T18:00:00Z, or none", "--deadline: %w", err)
+	}
+	if !c.Args().Present() {
+		return nil, cli.Usagef("rollout "+c.Command.Name+" tasks/", "no task folder is named")
+	}
+	j, err := prepare(c, out, c.Args().Slice())
+	if err != nil {
+		return nil, err
+	}
+	j.shard, j.attempts, j.atATime, j.retries = shard, c.Int("attempts"), c.Int("n"), c.Int("retries")
 	if c.Bool("json") || !cli.IsTerminal(c.App.Writer) {
 		j.encoder = json.NewEncoder(c.App.Writer)
 		j.encoder.SetEscapeHTML(false)
 	}
+	return j, nil
+}
+
+// prepare reads tasks and flags, and makes the folder for containers.
+func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
+	j := &setup{c: c, out: out, attempts: 1, atATime: 1}
+	var err error
+	if j.options, err = common(c); err != nil {
+		return nil, err
+	}
+	ctx, stop := job.Interruptible() // one for all: between two a signal could be lost
+	items, skipped, err := inputs(ctx, c, args)
+	saySkipped(os.Stderr, skipped)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	j.items = items
+	if !slices.ContainsFunc(items, func(it item) bool { return it.broken == nil }) {
+		stop()
+		return nil, cli.Usagef(items[0].broken.Hint, "none of %d tasks has an image; %s: %s", len(items), items[0].Task.Name, items[0].broken.Message)
+	}
+	j.gates = gates{dir: filepath.Join(out, ".rollout", "gates"), why: c.String("no-gate"), done: map[string]*gate{}}
 	if j.scratch, err = os.MkdirTemp(j.options.Box.Scratch, "rollout-"); err != nil {
+		stop()
 		return nil, cli.Usagef("--scratch DIR on a disk of this node", "the folder for containers (--scratch): %w", err)
 	}
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the error says it, and what is left ends cleanly
-	j.ctx, j.stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	j.ctx, j.stop = ctx, stop
 	return j, nil
 }
 
@@ -177,9 +205,16 @@ func (j *setup) run(out, agent string, items []item) (outcome, error) {
 		byDir[it.Task.Dir] = it
 		specs = append(specs, it.Spec)
 	}
-	trials := runner.Items(specs, []result.AgentConfig{{Name: agent, Kwargs: map[string]any{}}}, j.c.Int("attempts"))
-	sum, err := runner.Run(j.ctx, runner.Options{
-		Out: out, Items: trials, Shard: j.shard, Jobs: j.c.Int("n"), Retries: j.c.Int("retries"),
+	trials := runner.Items(specs, []result.AgentConfig{{Name: agent, Kwargs: map[string]any{}}}, j.attempts)
+	live := runner.NewLive(os.Stderr, "rollout", len(runner.Share(trials, j.shard)))
+	ctx, cancel, err := job.This().Until(j.ctx, j.c.String("deadline"), "run", live.Say)
+	if err != nil {
+		return all, err
+	}
+	defer cancel()
+	live.Start()
+	sum, err := runner.Run(ctx, runner.Options{
+		Out: out, Items: trials, Shard: j.shard, Jobs: j.atATime, Retries: j.retries,
 		Settings: j.settings(), Environment: result.Environment(nil),
 		Try: func(ctx context.Context, i runner.Item, dir string) result.Trial {
 			return j.try(ctx, byDir[i.Spec.Task.Dir], agents()[agent], i, dir)
@@ -191,8 +226,9 @@ func (j *setup) run(out, agent string, items []item) (outcome, error) {
 			}
 			return j.encoder.Encode(t)
 		},
-		Say: func(text string) { fmt.Fprintf(os.Stderr, "rollout: %s\n", cli.Printable(text)) },
+		Event: live.Event, Say: live.Say,
 	})
+	live.End()
 	all.sum = sum
 	if err != nil {
 		var other *runner.Mismatch

@@ -125,7 +125,7 @@ func (r *run) play(ctx context.Context, p part, dir string, end *result.StepResu
 		r.collect(ctx, c)
 	}
 	kept := r.artifacts(ctx, p.artifacts, filepath.Join(dir, "artifacts"), p.verifier.Separate != nil)
-	return r.timed(strings.TrimSpace("verifier "+p.name), &end.Verifier, func() error { return r.judge(ctx, p, dir, kept, end) })
+	return r.timed(strings.TrimSpace("verify "+p.name), &end.Verifier, func() error { return r.judge(ctx, p, dir, kept, end) })
 }
 
 // prepare brings a step's own files.
