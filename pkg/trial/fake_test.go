@@ -131,6 +131,7 @@ func (f *fake) Err() error                        { return f.err }
 func (f *fake) Isolation() result.Isolation       { return result.Isolation{Below: true} }
 func (f *fake) Usage() result.Usage               { return result.Usage{MemoryBytes: 7, CPUSec: 1} }
 func (f *fake) Upper() string                     { return "" }
+func (f *fake) Config() box.Config                { return box.Config{} }
 func (f *fake) Workdir() string                   { return cmp.Or(f.options.Workdir, "/app") }
 func (f *fake) Close() error                      { f.ended = true; return nil }
 

@@ -109,6 +109,7 @@ type took struct {
 	files int
 	bytes int64
 	left  []string // what was left out or cut, one line each
+	links []string // names of those that are not here
 }
 
 var errTooMuch = errors.New("it is more than is taken out of a container")
@@ -154,6 +155,7 @@ func unpack(stream io.Reader, dir string, m most, skip func(name string) bool, a
 			continue
 		case tar.TypeReg:
 		default:
+			t.links = append(t.links, name)
 			t.left = append(t.left, fmt.Sprintf("%s is a link to %s", name, h.Linkname))
 			continue
 		}

@@ -112,6 +112,9 @@ func (r *run) play(ctx context.Context, p part, dir string, end *result.StepResu
 			return r.because(ctx, r.box, "setup", "setup_failed", "task", err)
 		}
 	}
+	if err := r.before(p); err != nil {
+		return err
+	}
 	var acted error
 	_ = r.timed(strings.TrimSpace("agent "+p.name), &end.AgentExecution, func() error {
 		acted = r.act(ctx, p, dir, end)
@@ -125,6 +128,9 @@ func (r *run) play(ctx context.Context, p part, dir string, end *result.StepResu
 		r.collect(ctx, c)
 	}
 	kept := r.artifacts(ctx, p.artifacts, filepath.Join(dir, "artifacts"), p.verifier.Separate != nil)
+	if err := r.after(); err != nil {
+		return err
+	}
 	return r.timed(strings.TrimSpace("verify "+p.name), &end.Verifier, func() error { return r.judge(ctx, p, dir, kept, end) })
 }
 
@@ -142,7 +148,7 @@ func (r *run) prepare(ctx context.Context, p part) error {
 		}
 		if st, err := os.Stat(filepath.Join(p.workdir, "setup.sh")); err == nil && st.Mode().IsRegular() {
 			said := &lastWords{}
-			exit, err := r.box.Run(ctx, box.Command{Domain: box.Agent, Argv: shell("bash ./setup.sh"), Timeout: harness}, session.Streams{Out: said, Err: said})
+			exit, err := r.box.Run(ctx, box.Command{Domain: box.Agent, Argv: shell("${BASH:-sh} ./setup.sh"), Timeout: harness}, session.Streams{Out: said, Err: said})
 			if err != nil {
 				return err
 			}

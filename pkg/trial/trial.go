@@ -24,6 +24,7 @@ import (
 	"fence/pkg/result"
 	"fence/pkg/session"
 	"fence/pkg/spec"
+	"fence/pkg/taint"
 )
 
 // Box is a container that stays up while commands run in its two domains; see
@@ -39,6 +40,7 @@ type Box interface {
 	Usage() result.Usage
 	Upper() string
 	Workdir() string
+	Config() box.Config
 	Close() error
 }
 
@@ -93,6 +95,7 @@ type run struct {
 	log   io.Writer
 	box   Box
 	acted bool // the agent has begun
+	watch *taint.Watch
 }
 
 // Run runs a trial to its end, which is always told: by a verdict or a fault.
@@ -120,6 +123,9 @@ func Run(ctx context.Context, o Options) result.Trial {
 		defer log.Close()
 		t.log = log
 		err = t.all(ctx)
+	}
+	if t.watch != nil {
+		t.watch.Close()
 	}
 	if t.box != nil {
 		t.account(t.box)
@@ -208,6 +214,9 @@ func (r *run) all(ctx context.Context) error {
 	return end.err
 }
 
+// private are the folders that only the verifier's domain has.
+var private = []string{"/tests", "/logs/verifier", verifierOwn}
+
 // start starts a container for an environment.
 func (r *run) start(ctx context.Context, name string, e spec.Environment, o box.Options) (Box, error) {
 	o.Network, o.Why = r.Granted()
@@ -217,7 +226,7 @@ func (r *run) start(ctx context.Context, name string, e spec.Environment, o box.
 	if err := os.Mkdir(o.Scratch, 0o700); err != nil {
 		return nil, r.because(ctx, nil, "start", "scratch_gone", "infra", err)
 	}
-	o.Private = []string{"/tests", "/logs/verifier", verifierOwn}
+	o.Private = private
 	o.Env = maps.Clone(e.Env)
 	if o.Env == nil {
 		o.Env = map[string]string{}

@@ -121,7 +121,18 @@ func TestRun_Faults(t *testing.T) {
 		"rewards not fetched": {func(b *bench) { b.get = failing("verifier", "/logs/verifier", lost) }, "reward none, verify download_failed infra, done"},
 		"no reward":           {reward("", ""), "reward none, verify reward_missing task, done"},
 		"empty reward":        {reward("reward.txt", " \n"), "reward none, verify reward_empty task, done"},
-		"nan":                 {reward("reward.txt", "nan"), "reward none, verify reward_invalid task, done"},
+		"a link": {func(b *bench) {
+			b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
+				if isTests(c) {
+					f.writes("logs/verifier/reward.txt", "1")
+					if err := os.Symlink("/tmp/reward", filepath.Join(f.root, "logs/verifier/reward.json")); err != nil {
+						return session.Exit{}, err
+					}
+				}
+				return session.Exit{}, nil
+			}
+		}, "reward none, verify reward_invalid task, done"},
+		"nan": {reward("reward.txt", "nan"), "reward none, verify reward_invalid task, done"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)

@@ -79,13 +79,15 @@ func (r *run) judge(ctx context.Context, p part, dir string, artifacts []kept, e
 	if err != nil {
 		return r.because(ctx, b, "verify", "session_lost", "infra", err)
 	}
+	taint := r.found()
 	end.Verify = &result.VerifyEnd{}
 	if exit.Signal == 0 && !exit.TimedOut {
 		end.Verify.ExitCode = &exit.Code
 	}
 	to := filepath.Join(dir, "verifier")
-	err = get(ctx, b, box.Verifier, "/logs/verifier", []string{"."}, func(in io.Reader) error {
-		t, err := unpack(in, to, logsMost, nil, nil)
+	var t took
+	err = get(ctx, b, box.Verifier, "/logs/verifier", []string{"."}, func(in io.Reader) (err error) {
+		t, err = unpack(in, to, logsMost, nil, nil)
 		r.left("verifier/", t)
 		return err
 	})
@@ -102,7 +104,15 @@ func (r *run) judge(ctx context.Context, p part, dir string, artifacts []kept, e
 	case !alive(b):
 		return r.because(ctx, b, "verify", "session_lost", "infra", b.Err())
 	}
-	return r.verdict(to, end)
+	for _, name := range []string{verdict.JSON, verdict.Text} {
+		if slices.Contains(t.links, name) { // it was not made here, and must not be passed over
+			return Faultf("verify", verdict.Invalid, "task", "", "%s is a link: the tests must write a file", name)
+		}
+	}
+	if err := r.verdict(to, end); err != nil {
+		return err
+	}
+	return taint
 }
 
 func alive(b Box) bool {
@@ -119,7 +129,7 @@ func (r *run) verdict(dir string, end *result.StepResult) error {
 	v, err := verdict.Read(dir)
 	var no *verdict.Error
 	if errors.As(err, &no) {
-		return Faultf("verify", no.Class, "task", "what the tests said is in "+filepath.Join(dir, path.Base(testsOut)), "%s", no.Message)
+		return Faultf("verify", no.Class, "task", "what the tests said is in verifier/test-stdout.txt", "%s", no.Message)
 	} else if err != nil {
 		return Faultf("verify", "download_failed", "infra", "", "%v", err)
 	}
