@@ -22,6 +22,7 @@ import (
 	"fence/pkg/report"
 	"fence/pkg/result"
 	"fence/pkg/runner"
+	"fence/pkg/scratch"
 	"fence/pkg/spec"
 	"fence/pkg/tree"
 	"fence/pkg/trial"
@@ -103,7 +104,7 @@ type setup struct {
 	out     string
 	items   []item
 	options trial.Options // what all trials share
-	scratch string        // a folder of this process's
+	scratch *scratch.Dir
 	gates   gates
 	shard   job.Shard
 	encoder *json.Encoder // nil: no records
@@ -174,9 +175,9 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 		return nil, cli.Usagef(items[0].broken.Hint, "none of %d tasks has an image; %s: %s", len(items), items[0].Task.Name, items[0].broken.Message)
 	}
 	j.gates = gates{dir: filepath.Join(out, ".rollout", "gates"), why: c.String("no-gate"), done: map[string]*gate{}}
-	if j.scratch, err = os.MkdirTemp(j.options.Box.Scratch, "rollout-"); err != nil {
+	if j.scratch, err = scratch.New(j.options.Box.Scratch, "rollout-"); err != nil {
 		stop()
-		return nil, cli.Usagef("--scratch DIR on a disk of this node", "the folder for containers (--scratch): %w", err)
+		return nil, cli.Usagef("--scratch DIR on a disk of this node", "the folder for containers: %w", err)
 	}
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the error says it, and what is left ends cleanly
 	j.ctx, j.stop = ctx, stop
@@ -185,7 +186,7 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 
 func (j *setup) close() {
 	j.stop()
-	if err := tree.RemoveAll(j.scratch); err != nil {
+	if err := j.scratch.Close(); err != nil {
 		fmt.Fprintf(os.Stderr, "rollout: the folder for containers could not be removed: %s\n", cli.Printable(err.Error()))
 	}
 }
@@ -289,10 +290,10 @@ func (j *setup) try(ctx context.Context, it item, agent trial.Agent, i runner.It
 		return b, nil
 	}
 	if o.Broken == nil {
-		scratch, err := os.MkdirTemp(j.scratch, "")
+		own, err := os.MkdirTemp(j.scratch.Path, "")
 		if err == nil {
-			defer tree.RemoveAll(scratch)
-			o.Box.Scratch = scratch
+			defer tree.RemoveAll(own)
+			o.Box.Scratch = own
 			i.Phase("gate")
 			o.Gate, err = j.gates.pass(ctx, o)
 		}

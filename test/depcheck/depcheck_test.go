@@ -61,6 +61,7 @@ var layer = map[string]int{
 	"fence/pkg/wanted":               3,
 	"fence/pkg/spec":                 1,
 	"fence/pkg/trial":                4,
+	"fence/pkg/scratch":              2,
 	"fence/pkg/result":               0,
 	"fence/pkg/report":               1,
 	"fence/pkg/runner":               5,
