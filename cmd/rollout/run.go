@@ -105,7 +105,7 @@ type setup struct {
 	items   []item
 	options trial.Options // what all trials share
 	scratch *scratch.Dir
-	gates   gates
+	gates   *gates
 	shard   job.Shard
 	encoder *json.Encoder // nil: no records
 
@@ -174,7 +174,7 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 		stop()
 		return nil, cli.Usagef(items[0].broken.Hint, "none of %d tasks has an image; %s: %s", len(items), items[0].Task.Name, items[0].broken.Message)
 	}
-	j.gates = gates{dir: filepath.Join(out, ".rollout", "gates"), why: c.String("no-gate"), done: map[string]*gate{}}
+	j.gates = &gates{dir: filepath.Join(out, ".rollout", "gates"), why: c.String("no-gate"), done: map[string]*gate{}}
 	if j.scratch, err = scratch.New(j.options.Box.Scratch, "rollout-"); err != nil {
 		stop()
 		return nil, cli.Usagef("--scratch DIR on a disk of this node", "the folder for containers: %w", err)

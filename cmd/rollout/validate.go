@@ -65,6 +65,9 @@ func validateCommand(c *urfave.Context) error {
 	if stopped != nil {
 		return stopped
 	}
+	if c.Bool("suggest") {
+		j.suggest(j.ctx, trials)
+	}
 	switch report.Answer(trials) {
 	case cli.OK:
 		return nil
