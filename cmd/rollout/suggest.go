@@ -18,12 +18,13 @@ import (
 
 // wider are the things that a fence keeps from commands and that a solution may
 // need, one each: the network, and system calls that programs are known to use,
-// those together that are of no use alone.
+// then those together that are of little use alone.
 var wider = []string{
-	network, "ptrace process_vm_readv process_vm_writev", "perf_event_open", "io_uring_setup io_uring_enter io_uring_register", "userfaultfd",
-	"personality", "add_key request_key keyctl", "bpf", "unshare setns mount umount2 chroot pivot_root", "unshare", "chroot", "fanotify_init",
-	"name_to_handle_at open_by_handle_at", "kcmp pidfd_getfd", "setpriority", "sched_setscheduler sched_setattr sched_setparam", "settimeofday clock_settime",
-	"syslog", "quotactl", "vhangup", "acct", "swapon swapoff",
+	network, "ptrace", "perf_event_open", "userfaultfd", "personality", "unshare", "chroot", "bpf", "fanotify_init", "setpriority",
+	"syslog", "quotactl", "vhangup", "acct",
+	"process_vm_readv process_vm_writev", "io_uring_setup io_uring_enter io_uring_register", "add_key request_key keyctl",
+	"unshare setns mount umount2 chroot pivot_root", "name_to_handle_at open_by_handle_at", "kcmp pidfd_getfd",
+	"sched_setscheduler sched_setattr sched_setparam", "settimeofday clock_settime", "swapon swapoff",
 }
 
 // network stands for --net host.
