@@ -60,8 +60,11 @@ var layer = map[string]int{
 	"fence/pkg/wheelhouse":           2,
 	"fence/pkg/wanted":               3,
 	"fence/pkg/spec":                 1,
+	"fence/pkg/trial":                4,
+	"fence/pkg/scratch":              2,
 	"fence/pkg/result":               0,
 	"fence/pkg/report":               1,
+	"fence/pkg/page":                 2,
 	"fence/pkg/runner":               5,
 	"fence/pkg/model":                1,
 	"fence/pkg/terminus":             2,
@@ -87,6 +90,11 @@ var banned = map[string]map[string]string{
 		"fence/pkg/sandbox": "a RUN step comes under the fence binary, as any command does",
 		"fence/pkg/seccomp": "sifbuild is built without cgo",
 		"runtime/cgo":       "a step begins as sifbuild in a root folder that may have no libc",
+	},
+	"fence/cmd/rollout": {
+		"fence/pkg/sandbox": "every command of a trial comes under the fence binary, as any command does",
+		"fence/pkg/seccomp": "rollout is built without cgo",
+		"runtime/cgo":       "rollout is built without cgo",
 	},
 	"fence/cmd/fence": {
 		"net":             "the launcher opens no connection, and its start pays for every package",
