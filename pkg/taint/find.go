@@ -1,6 +1,7 @@
 package taint
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -50,22 +51,27 @@ func (w *Watch) Find(alive bool) (found []result.Taint, unknown string, err erro
 	for p := range w.agents {
 		f.rest[p] = true
 	}
-	if err := w.each(f.visit); err != nil {
+	if err := w.each(f.visit); err != nil && err != errEnough {
 		return nil, "", fmt.Errorf("looking for what the verifier loaded of the agent's: %w", err)
 	}
 	for p := range f.rest { // removed since: by the verifier, or to hide it
 		if w.lost != "" || seen[p] {
-			if err := f.add(p, w.agents[p], nil, ""); err != nil {
+			if err := f.add(p, w.agents[p], nil, ""); err == errEnough {
+				break
+			} else if err != nil {
 				return nil, "", err
 			}
 		}
 	}
 	slices.SortFunc(f.found, func(a, b result.Taint) int { return strings.Compare(a.Path, b.Path) })
-	if n := len(f.found); n > enough {
-		f.found = append(f.found[:enough], result.Taint{Path: "/", Why: fmt.Sprintf("and %d more files", n-enough)})
+	if len(f.found) > enough {
+		f.found = append(f.found[:enough], result.Taint{Path: "/", Why: "and more files"})
 	}
 	return f.found, w.lost, nil
 }
+
+// errEnough ends the looking: more files than are named are found.
+var errEnough = errors.New("enough was found")
 
 type finder struct {
 	*Watch
@@ -121,7 +127,7 @@ func (f *finder) late(v *tree.Visited) error {
 	case k == cache:
 		t.text, _ = read(v)
 	default:
-		if _, err := f.image.Lookup(v.Path); err == fs.ErrNotExist {
+		if _, err := f.judge.image.Lookup(v.Path); err == fs.ErrNotExist {
 			return nil
 		} else if err != nil {
 			return err
@@ -139,6 +145,9 @@ func (f *finder) add(p string, t touched, v *tree.Visited, more string) error {
 	c := change{path: p, link: t.mode&unix.S_IFMT == unix.S_IFLNK, to: t.to, exec: t.mode&0o111 != 0, text: t.text}
 	if v != nil && !c.link {
 		c.same = func(e sif.Entry) bool { return sameContent(v, e) }
+	}
+	if len(f.found) > enough {
+		return errEnough
 	}
 	why, err := f.judge.taints(c)
 	if err != nil {

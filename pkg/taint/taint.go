@@ -109,7 +109,7 @@ func New(o Options) (*Watch, error) {
 			pl.path = append(pl.path, d)
 		}
 	}
-	w.judge = judge{pl, img, o.Instruction}
+	w.judge = judge{pl, newIndex(img), o.Instruction}
 	return w, nil
 }
 
