@@ -30,7 +30,7 @@ type opened struct {
 	lost    string // why not all can have been heard, or ""
 }
 
-// newOpened begins to hear: inotify(7).
+// newOpened makes ready to hear: inotify(7). Call begin when folders are added.
 func newOpened(upper string, follows func(string) bool) (*opened, error) {
 	root, err := os.OpenFile(upper, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -48,7 +48,6 @@ func newOpened(upper string, follows func(string) bool) (*opened, error) {
 		f: os.NewFile(uintptr(fd), "inotify"), root: root, follows: follows, done: make(chan struct{}),
 		seen: map[string]bool{}, stirred: map[string]int{},
 	}
-	go o.listen()
 	return o, nil
 }
 
@@ -176,16 +175,34 @@ func (o *opened) finish() error {
 	}
 	defer o.root.Close()
 	defer o.f.Close()
-	return raw.Control(func(fd uintptr) {
-		buf := make([]byte, 64<<10)
-		for {
-			n, err := unix.Read(int(fd), buf)
-			if err != nil || n <= 0 {
-				return // EAGAIN
-			}
-			o.take(buf[:n])
+	return raw.Control(func(fd uintptr) { o.drain(fd) })
+}
+
+// drain takes what is there.
+func (o *opened) drain(fd uintptr) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := unix.Read(int(fd), buf)
+		if err != nil || n <= 0 {
+			return // EAGAIN
 		}
-	})
+		o.take(buf[:n])
+	}
+}
+
+// begin forgets what was opened so far, by the caller itself, and hears from
+// now on.
+func (o *opened) begin() error {
+	defer func() { go o.listen() }()
+	raw, err := o.f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	err = raw.Control(func(fd uintptr) { o.drain(fd) })
+	clear(o.seen)
+	clear(o.stirred)
+	o.lost = ""
+	return err
 }
 
 // close ends it whatever it has heard.

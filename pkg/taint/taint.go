@@ -204,7 +204,13 @@ func (w *Watch) After() error {
 	}
 	w.made = map[uint64]bool{}
 	m := marker{Watch: w, now: map[string]touched{}, heard: map[string]bool{}}
-	if err = w.each(m.visit); err != nil {
+	err = w.each(m.visit)
+	if w.opened != nil {
+		if err := w.opened.begin(); err != nil {
+			w.lost = err.Error()
+		}
+	}
+	if err != nil {
 		w.lost = err.Error()
 		return fmt.Errorf("listing what the agent changed: %w", err)
 	}

@@ -117,6 +117,18 @@ func TestWatch(t *testing.T) {
 	s.find(false, "/etc/profile.d/\xff\n.sh /usr/bin/sh", "")
 }
 
+// What is read to judge it is not opened by the verifier.
+func TestWatch_OwnReading(t *testing.T) {
+	s := newScene(t)
+	for _, p := range []string{"a.pth", "b.pth", "c.pth"} {
+		s.write("usr/lib/python3/dist-packages/"+p, "import os")
+	}
+	s.after()
+	s.write("tests/test.sh", "")
+	s.open("usr/lib/python3/dist-packages/b.pth")
+	s.find(true, "/usr/lib/python3/dist-packages/b.pth", "")
+}
+
 // fuse-overlayfs opens a file by whatever name it came to know it.
 func TestWatch_HardLinks(t *testing.T) {
 	s := newScene(t)
