@@ -86,6 +86,7 @@ type Box struct {
 	client  *session.Client
 	channel io.Closer // the session's life
 	said    apptainer.Tail
+	watched watched
 	kill    context.CancelCauseFunc
 	done    chan struct{}
 	end     error // how Apptainer ended, once done is closed
@@ -176,8 +177,8 @@ func start(ctx context.Context, o Options, config Config, users map[string]Accou
 	}
 	select {
 	case pid := <-started:
-		w := watching(pid)
-		go b.watch(w)
+		b.watched = watching(pid)
+		go b.watch()
 	case <-b.done:
 	}
 	if err := b.Put(ctx, Agent, b.workdir, emptyTar()); err != nil {
@@ -220,6 +221,7 @@ func (b *Box) Run(ctx context.Context, c Command, s session.Streams) (session.Ex
 	exit, err := b.client.Run(ctx, cmd, s)
 	b.mu.Lock()
 	b.usage.CPUSec += float64(exit.UserUS+exit.SystemUS) / 1e6
+	b.usage.MemoryBytes = max(b.usage.MemoryBytes, exit.MaxRSSKB<<10) // between two looks
 	b.mu.Unlock()
 	return exit, b.explain(err, c.Domain)
 }
@@ -308,6 +310,10 @@ func (b *Box) note(u result.Usage) {
 // left. Calling it again changes nothing.
 func (b *Box) Close() error {
 	b.closing.Do(func() {
+		if b.watched.pid != 0 && b.Err() == nil { // it may have been short
+			b.look()
+			b.count(disk{})
+		}
 		b.kill(errClosed)
 		<-b.done
 		if err := tree.RemoveAll(b.o.Scratch); err != nil {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -134,5 +133,3 @@ func (b *Box) Isolation() result.Isolation {
 func limit(class, format string, args ...any) *Error {
 	return &Error{Class: class, Cause: "agent", Message: fmt.Sprintf(format, args...), Hint: "the task may allow more: memory_mb and storage_mb of its environment"}
 }
-
-const tick = time.Second
