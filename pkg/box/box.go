@@ -181,9 +181,9 @@ func start(ctx context.Context, o Options, config Config, users map[string]Accou
 		go b.watch()
 	case <-b.done:
 	}
-	if err := b.Put(ctx, Agent, b.workdir, emptyTar()); err != nil {
+	if err := b.makeWorkdir(ctx); err != nil {
 		b.Close()
-		return nil, &Error{Class: "start_failed", Cause: "task", Message: fmt.Sprintf("the folder %s, where commands begin, cannot be made: %v", b.workdir, err), Hint: "WORKDIR of the image, or workdir of the task"}
+		return nil, err
 	}
 	return b, nil
 }
@@ -192,11 +192,26 @@ func start(ctx context.Context, o Options, config Config, users map[string]Accou
 // before its neighbours and before this program.
 const oomScore = 1000
 
-// emptyTar makes a folder where it is unpacked, and nothing in it.
-func emptyTar() io.Reader {
-	var b bytes.Buffer
-	_ = tar.NewWriter(&b).Close()
-	return &b
+// makeWorkdir makes the folder where commands begin, unless it is there.
+func (b *Box) makeWorkdir(ctx context.Context) error {
+	var empty bytes.Buffer
+	if err := tar.NewWriter(&empty).Close(); err != nil {
+		return err
+	}
+	err := b.Put(ctx, Agent, b.workdir, &empty)
+	if err == nil {
+		return nil
+	}
+	// Nothing is put behind a link, but commands can begin there.
+	_, e := b.Run(ctx, Command{Domain: Agent, Argv: []string{inFence + "fence", "--version"}}, session.Streams{})
+	var own *Error
+	switch {
+	case e == nil:
+		return nil
+	case errors.As(err, &own):
+		return own
+	}
+	return &Error{Class: "start_failed", Cause: "task", Message: fmt.Sprintf("the folder %s, where commands begin, cannot be made: %v", b.workdir, err), Hint: "WORKDIR of the image, or workdir of the task"}
 }
 
 // Command is what is run.
