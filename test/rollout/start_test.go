@@ -89,10 +89,14 @@ func TestGate(t *testing.T) {
 		}
 		nothingLeft(t, o.Scratch)
 	}
-	// Where a door is open, it does not.
+	// Where a key of the site's is in it, whatever the reason, it does not.
 	o := options(t, "busybox")
-	o.Opens = []box.Open{{Syscall: "ptrace", Why: "a test"}}
-	if _, err := box.Gate(t.Context(), o); class(err) != "gate_failed" {
+	key := filepath.Join(bed.TempDir(t), "key")
+	if err := os.WriteFile(key, []byte("a secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Binds = []box.Bind{{Source: key, Target: "/etc/munge/munge.key", Why: "a test"}}
+	if _, err := box.Gate(t.Context(), o); class(err) != "gate_failed" || !strings.Contains(err.Error(), "cred.files") {
 		t.Errorf("the control: %v", err)
 	}
 }
