@@ -132,5 +132,5 @@ func (b *Box) Isolation() result.Isolation {
 
 // limit is why a box is ended that went beyond one.
 func limit(class, format string, args ...any) *Error {
-	return &Error{Class: class, Cause: "agent", Message: fmt.Sprintf(format, args...), Hint: "the task may allow more: memory_mb and storage_mb of its environment"}
+	return &Error{Class: class, Cause: "agent", Message: fmt.Sprintf(format, args...), Hint: "a run may give more: --memory, --processes, --disk"}
 }
