@@ -32,9 +32,9 @@ func TestArguments(t *testing.T) {
 		"--hostname task --bind /s/hosts:/etc/hosts --bind /f:/.fence/fence:ro --bind /p:/.fence/probe:ro --bind /wheels:/w:ro /i,x.sif",
 		"/.fence/fence serve --stdio --domain agent=strict --domain verifier=verifier --below agent=verifier --private verifier=/tests",
 		"--flag agent:net=host --flag agent:why=weights --flag agent:read=/w --flag agent:why=bound_read-only_by_whoever_runs_the_trial",
-		"--flag agent:syscall=ptrace --flag agent:why=gdb --flag agent:write=/d --flag agent:why=data --flag agent:user=7:8 --flag agent:limit=nproc=2000",
+		"--flag agent:syscall=ptrace --flag agent:why=gdb --flag agent:write=/d --flag agent:why=data --flag agent:user=7:8 --flag agent:limit=nproc=1524",
 		"--flag verifier:net=host --flag verifier:why=weights --flag verifier:read=/w --flag verifier:why=bound_read-only_by_whoever_runs_the_trial",
-		"--flag verifier:syscall=ptrace --flag verifier:why=gdb --flag verifier:write=/d --flag verifier:why=data --flag verifier:user=0:0 --flag verifier:limit=nproc=4000",
+		"--flag verifier:syscall=ptrace --flag verifier:why=gdb --flag verifier:write=/d --flag verifier:why=data --flag verifier:user=0:0 --flag verifier:limit=nproc=3048",
 	}, " ")
 	want = strings.ReplaceAll(strings.ReplaceAll(want, " ", "\n"), "_", " ")
 	if got != want {
