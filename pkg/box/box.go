@@ -105,10 +105,12 @@ func Start(ctx context.Context, o Options) (*Box, error) {
 		o.Private = []string{"/tests", "/logs/verifier"}
 	}
 	if err := o.check(); err != nil {
+		os.Remove(o.Scratch) // if it is empty
 		return nil, err
 	}
 	config, users, err := o.inspect()
 	if err != nil {
+		os.Remove(o.Scratch)
 		return nil, err
 	}
 	ownNet := o.Network != "host" && netAllowed()
@@ -165,27 +167,38 @@ func start(ctx context.Context, o Options, config Config, users map[string]Accou
 			b.note(result.Usage{CPUSec: (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()})
 		}
 	}()
-	if b.status, err = b.client.Status(ctx); err != nil {
-		if ctx.Err() != nil {
-			err = &Error{Class: "start_timeout", Cause: "infra", Message: fmt.Sprintf("the container of %s has not started in time: %s", o.Image, apptainer.LastWords(b.said.String(), ctx.Err())), Hint: "a busy node or a slow file system: give it longer, or run fewer at once"}
-		} else {
-			b.await()
-			err = b.refused()
+	b.status, err = b.client.Status(ctx)
+	if err != nil && ctx.Err() == nil {
+		b.await()
+		err = b.refused()
+	} else if err == nil {
+		select {
+		case pid := <-started:
+			b.watched = watching(pid)
+			go b.watch()
+		case <-b.done:
 		}
-		b.Close()
-		return nil, err
+		err = b.makeWorkdir(ctx)
 	}
-	select {
-	case pid := <-started:
-		b.watched = watching(pid)
-		go b.watch()
-	case <-b.done:
-	}
-	if err := b.makeWorkdir(ctx); err != nil {
+	if err != nil {
 		b.Close()
-		return nil, err
+		return nil, b.late(ctx, err)
 	}
 	return b, nil
+}
+
+// late is an error of a start, which may be that of its time.
+func (b *Box) late(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() == nil:
+		return err
+	case errors.Is(ctx.Err(), context.Canceled):
+		return &Error{Class: "stopped", Cause: "infra", Message: "the start of a container was stopped"}
+	}
+	return &Error{
+		Class: "start_timeout", Cause: "infra", Message: fmt.Sprintf("the container of %s has not started in time: %s", b.o.Image, apptainer.LastWords(b.said.String(), ctx.Err())),
+		Hint: "a busy node or a slow file system: give it longer, or run fewer at once",
+	}
 }
 
 // oomScore of everything in a box: where the node runs out of memory, it goes
