@@ -255,6 +255,9 @@ func (r *run) tell(i Item, kind Kind, t result.Trial) {
 	r.records.Lock()
 	defer r.records.Unlock()
 	r.folder.tally(t)
+	if kind == Ended {
+		r.folder.log("%s: %s", i.Name, said(t))
+	}
 	r.mu.Lock()
 	if kind == Kept {
 		r.sum.Kept++
