@@ -11,6 +11,7 @@ import (
 	urfave "github.com/urfave/cli/v2"
 
 	"fence/pkg/cli"
+	"fence/pkg/page"
 	"fence/pkg/report"
 )
 
@@ -24,10 +25,17 @@ are compared with the first. "-" reads the records that a run prints.
   rollout report $RUN --markdown > report.md
   rollout run tasks/ --agent oracle --out $RUN | rollout report -
   rollout report $BEFORE $AFTER
+  rollout report $RUN --html $RUN/report && firefox $RUN/report/index.html
 
 A rate is over the trials that have a verdict. Beside it stand the rate that
 counts trials which the agent broke as 0, and Harbor's, which counts all that
 have no reward as 0. pass@k is the unbiased estimator, per task, then the mean.
+
+The pages of --html are opened from the disk: an index with plots, and each trial
+with its turns, its terminal to play again and what its verifier printed. They
+reach no network, and can be copied or packed as a folder. DIR must be empty, or
+hold an earlier report, which is replaced. What is very long is cut, with a mark.
+
 The record of --json is rollout.report/v1 (docs/records.md).
 
 Exit codes:
@@ -44,6 +52,7 @@ func reportCommand() *urfave.Command {
 		Flags: []urfave.Flag{
 			&urfave.BoolFlag{Name: "markdown", Usage: "tables in Markdown"},
 			&urfave.BoolFlag{Name: "json", Usage: "one record, for programs"},
+			&urfave.StringFlag{Name: "html", Usage: "write pages for a browser to `DIR`, instead of the tables"},
 		},
 		Action: reportRuns,
 	}
@@ -57,15 +66,26 @@ func reportRuns(c *urfave.Context) error {
 	if err != nil {
 		return err
 	}
+	out := c.App.Writer
+	if dir := c.String("html"); dir != "" {
+		err := page.Write(dir, runs)
+		if errors.Is(err, page.ErrOthers) {
+			return cli.Usagef("name an empty folder, or an earlier report", "%v", err)
+		}
+		if err != nil {
+			return &cli.Error{Code: cli.Unknown, Err: err}
+		}
+		fmt.Fprintln(out, filepath.Join(dir, "index.html"))
+	}
 	r := report.Summarise(runs...)
-	switch out := c.App.Writer; {
+	switch {
 	case c.Bool("json"):
 		if err := json.NewEncoder(out).Encode(r); err != nil {
 			return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("writing the record: %w", err)}
 		}
 	case c.Bool("markdown"):
 		report.Markdown(out, report.Blocks(r))
-	default:
+	case c.String("html") == "":
 		report.Text(out, report.Blocks(r), cli.Columns(out))
 	}
 	unread := 0

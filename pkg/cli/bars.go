@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"fence/pkg/internal/text"
 )
 
 // Bars shows people how far work has come, in several parts at a time: on a
@@ -229,13 +231,4 @@ func meter(n, of, width int) string {
 }
 
 // Span is a time for people: 3.2s, 41s, 12m03s.
-func Span(d time.Duration) string {
-	switch {
-	case d < 10*time.Second:
-		return fmt.Sprintf("%.1fs", max(d, 0).Seconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%.0fs", d.Seconds())
-	}
-	d = d.Round(time.Second)
-	return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
-}
+func Span(d time.Duration) string { return text.Span(d) }

@@ -21,6 +21,7 @@ import (
 	"slices"
 
 	"fence/pkg/report"
+	"fence/pkg/result"
 )
 
 //go:embed assets
@@ -54,10 +55,13 @@ type entry struct {
 	Tainted int      `json:"tainted,omitempty"`
 }
 
+// ErrOthers is a folder that holds something else than a report.
+var ErrOthers = errors.New("the folder holds something else than a report")
+
 const marker = "data/index.js" // by which a folder is known as a report's
 
 // Write makes the report of runs in dir, which is empty, or a report's that is
-// to be replaced; any other folder is refused.
+// to be replaced; any other folder is an ErrOthers.
 func Write(dir string, runs []report.Input) error {
 	if err := prepare(dir); err != nil {
 		return err
@@ -101,7 +105,7 @@ func prepare(dir string) error {
 		return fmt.Errorf("the report's folder: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, marker)); err != nil && len(entries) > 0 {
-		return fmt.Errorf("%s holds something else: a report is written to an empty folder, or over an earlier report", dir)
+		return fmt.Errorf("%s: %w", dir, ErrOthers)
 	}
 	if err := os.RemoveAll(filepath.Join(dir, "data")); err != nil {
 		return fmt.Errorf("removing the earlier report: %w", err)
@@ -139,9 +143,8 @@ func entryOf(run int, t report.Trial) entry {
 	if m := report.ModelOf(t); m != "" {
 		e.Agent += " " + m
 	}
-	if t.AgentResult != nil {
-		e.Input, e.Output = t.AgentResult.InputTokens, t.AgentResult.OutputTokens
-	}
+	tally := result.TallyOf(t.Trial)
+	e.Input, e.Output = tally.Input, tally.Output
 	if e.Kind == "fault" {
 		f := report.Why(t)
 		e.Class, e.Cause = f.Class, f.Cause

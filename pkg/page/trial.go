@@ -88,7 +88,7 @@ func details(t report.Trial) detail {
 func partOf(name, dir string) part {
 	p := part{Name: name, Verifier: text(filepath.Join(dir, "verifier", "test-stdout.txt")), Script: text(filepath.Join(dir, "agent", "oracle.txt"))}
 	var err error
-	if p.Turns, p.Cut, err = trajectory(filepath.Join(dir, "agent", "trajectory.json")); err != nil {
+	if p.Turns, p.Cut, err = turnsOf(filepath.Join(dir, "agent")); err != nil {
 		p.Note = err.Error()
 	}
 	p.Replay = recording(filepath.Join(dir, "agent", "recording.cast"))

@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"fence/pkg/internal/readfile"
+	"fence/pkg/trajectory"
 )
 
 // turn is a step of a trajectory as it is shown.
@@ -22,6 +25,9 @@ type turn struct {
 	Seen     string   `json:"seen"` // what the agent was shown of it
 	Input    *int     `json:"in"`
 	Output   *int     `json:"out"`
+	End      int64    `json:"end"`             // as At: when its output was there, 0 where nobody noted it
+	Notes    []string `json:"notes,omitempty"` // what was wrong with the reply
+	Fence    []string `json:"fence,omitempty"` // words in the output that a closed door may have caused
 }
 
 // action is a tool that was called: keys that were typed, or anything else.
@@ -82,19 +88,78 @@ func (c *content) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// trajectory reads the turns of an agent, and how many are left out, from the
-// middle, because there is too much to show. No file is no turns.
-func trajectory(path string) ([]turn, int, error) {
-	data, err := readfile.Regular(path, maxFile)
+// turnsOf reads what an agent did, from its folder: turns.jsonl, which grows
+// while it works, else the trajectory. With them comes how many are left out,
+// from the middle, because there is too much to show. No files are no turns.
+func turnsOf(dir string) ([]turn, int, error) {
+	turns, err := fromLog(filepath.Join(dir, "turns.jsonl"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return []turn{}, 0, nil
+		turns, err = fromATIF(filepath.Join(dir, "trajectory.json"))
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	kept := fit(turns)
+	return kept, len(turns) - len(kept), err
+}
+
+// fromLog reads rollout.turn/v1 records.
+func fromLog(path string) ([]turn, error) {
+	f, err := readfile.Open(path)
 	if err != nil {
-		return []turn{}, 0, err
+		return nil, err
+	}
+	defer f.Close()
+	all, err := trajectory.Read(io.LimitReader(f, maxFile))
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	turns := []turn{}
+	for i, x := range all {
+		at := x.StartedAt.UnixMilli()
+		if x.Kind == trajectory.Act && (i == 0 || all[i-1].Kind != trajectory.Act) {
+			turns = append(turns, turn{Source: "user", At: at, End: at, Message: short(x.Prompt, maxText), Calls: []action{}})
+		}
+		t := turn{Source: "agent", At: at, Thoughts: short(x.Reasoning, maxText), Calls: []action{}, Seen: short(x.Output, maxText),
+			Input: x.PromptTokens, Output: x.CompletionTokens, End: at + int64(1000*(x.ModelSec+x.TerminalSec)), Fence: x.Fence}
+		t.Message = strings.TrimSpace(x.Analysis + "\n\n" + x.Plan)
+		if x.Kind != trajectory.Act {
+			t.Source = "the conversation was too long: " + x.Kind
+		}
+		if x.Error != "" || t.Message == "" {
+			t.Message = x.Reply
+		}
+		t.Message = short(t.Message, maxText)
+		if x.Error != "" {
+			t.Notes = append(t.Notes, "nothing of it was done: "+short(x.Error, maxText))
+		}
+		for _, w := range x.Warnings {
+			t.Notes = append(t.Notes, short(w, maxText))
+		}
+		if x.Finish != "" && x.Finish != "stop" {
+			t.Notes = append(t.Notes, "the reply ended by: "+x.Finish)
+		}
+		for _, c := range x.Commands {
+			k := short(c.Keystrokes, maxText)
+			t.Calls = append(t.Calls, action{Name: "bash_command", Keys: &k, Duration: &c.Duration})
+		}
+		if x.TaskComplete {
+			t.Calls = append(t.Calls, action{Name: "mark_task_complete"})
+		}
+		turns = append(turns, t)
+	}
+	return turns, err
+}
+
+// fromATIF reads a trajectory, Harbor's own too.
+func fromATIF(path string) ([]turn, error) {
+	data, err := readfile.Regular(path, maxFile)
+	if err != nil {
+		return nil, err
 	}
 	var doc atif
 	if err := json.Unmarshal(data, &doc); err != nil {
-		return []turn{}, 0, fmt.Errorf("%s is no trajectory: %w", path, err)
+		return nil, fmt.Errorf("%s is no trajectory: %w", path, err)
 	}
 	turns := []turn{}
 	for _, s := range doc.Steps {
@@ -115,10 +180,12 @@ func trajectory(path string) ([]turn, int, error) {
 		if s.Metrics != nil {
 			t.Input, t.Output = s.Metrics.Prompt, s.Metrics.Completion
 		}
+		if n := len(turns); n > 0 {
+			turns[n-1].End = t.At
+		}
 		turns = append(turns, t)
 	}
-	kept := fit(turns)
-	return kept, len(turns) - len(kept), nil
+	return turns, nil
 }
 
 // fit leaves out turns of the middle until the rest can be shown.
@@ -144,7 +211,7 @@ func fit(turns []turn) []turn {
 			all += size(turns[to])
 		}
 	}
-	return append(turns[:from:from], turns[to:]...)
+	return append(append([]turn{}, turns[:from]...), turns[to:]...)
 }
 
 func actionOf(name string, args json.RawMessage) action {

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
+
+	"fence/pkg/internal/text"
 )
 
 // Block is a part of a report as a person reads it: a heading, a table, lines.
@@ -112,6 +115,9 @@ func ofGroup(g Group) []Block {
 		}
 		b.Lines = append(b.Lines, line)
 	}
+	if g.Fence.Known > 0 {
+		b.Lines = append(b.Lines, fmt.Sprintf("%s may have met the fence, in %d of %s", times(g.Fence.Turns, "turn", "turns"), g.Fence.Trials, trials(g.Fence.Known)))
+	}
 	if g.Seconds.Longest > 0 {
 		b.Lines = append(b.Lines, fmt.Sprintf("a trial took %s (median), %s at most (%s)", duration(g.Seconds.Median), duration(g.Seconds.Longest), g.Seconds.Trial))
 	}
@@ -162,11 +168,11 @@ func ofFaults(groups []Group) Block {
 			if f.Class == "solution_missing" && g.Agent == oracle {
 				continue // the table says so
 			}
-			text := names(f.Trials)
+			which := names(f.Trials)
 			if f.Hint != "" {
-				text += "; hint: " + f.Hint
+				which += "; hint: " + f.Hint
 			}
-			b.Rows = append(b.Rows, []string{f.Class, f.Cause, f.Phase, g.Agent, fmt.Sprint(len(f.Trials)), text})
+			b.Rows = append(b.Rows, []string{f.Class, f.Cause, f.Phase, g.Agent, fmt.Sprint(len(f.Trials)), which})
 		}
 	}
 	return b
@@ -225,15 +231,4 @@ func ofComparison(c Comparison) Block {
 }
 
 // duration is seconds for people.
-func duration(s float64) string {
-	switch {
-	case s < 10:
-		return fmt.Sprintf("%.1f s", s)
-	case s < 100:
-		return fmt.Sprintf("%.0f s", s)
-	case s < 6000:
-		return fmt.Sprintf("%d min %02d s", int(s)/60, int(s)%60)
-	default:
-		return fmt.Sprintf("%d h %02d min", int(s)/3600, int(s)/60%60)
-	}
-}
+func duration(s float64) string { return text.Span(time.Duration(s * float64(time.Second))) }

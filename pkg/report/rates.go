@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+
+	"fence/pkg/result"
 )
 
 func rates(trials []Trial) (r Rates) {
@@ -73,25 +75,11 @@ func passAt(trials []Trial) []PassAt {
 		for _, t := range tasks {
 			if t.n >= k {
 				p.Tasks++
-				p.Value += estimate(t.n, t.c, k)
+				p.Value += result.PassAt(t.n, t.c, k)
 			}
 		}
 		p.Value /= float64(p.Tasks)
 		out = append(out, p)
 	}
 	return out
-}
-
-// estimate is 1 - C(n-c,k)/C(n,k), as a product that does not overflow: the
-// chance that k of n attempts, drawn without putting back, hold one of the c
-// that solved. Precondition: c <= n, 1 <= k <= n.
-func estimate(n, c, k int) float64 {
-	if n-c < k {
-		return 1
-	}
-	miss := 1.0
-	for i := n - c + 1; i <= n; i++ {
-		miss *= 1 - float64(k)/float64(i)
-	}
-	return 1 - miss
 }

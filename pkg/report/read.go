@@ -3,12 +3,11 @@ package report
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,102 +16,54 @@ import (
 	"fence/pkg/result"
 )
 
-const (
-	maxRecord = 256 << 20 // a trial's record with the token ids of all turns
-	tail      = 16 << 10  // of what a verifier printed: the part that says what failed
-)
+const tail = 16 << 10 // of what a verifier printed: the part that says what failed
 
 // Read reads a run: a folder of trials' folders, or one of such folders, as
-// validate makes (OUT/oracle, OUT/nop), or a trial's folder alone. The trials
-// are in the order of their names. What should be a result and is none is
-// noted; it is an error if there is no trial at all.
+// validate makes (OUT/oracle, OUT/nop), or a trial's folder alone; see
+// [result.Trials]. What should be a result and is none is noted; it is an error
+// if there is no trial at all.
 func Read(dir string) (Input, error) {
 	in := Input{Name: filepath.Clean(dir)}
-	if isTrial(dir) {
-		in.add(dir)
-	} else if err := in.walk(dir, 2); err != nil {
-		return in, err
-	}
-	if len(in.Trials)+len(in.Unfinished)+len(in.Unread) == 0 {
-		return in, fmt.Errorf("%s holds no trial", dir)
-	}
-	return in, nil
-}
-
-// isTrial says that a folder is a trial's: a job's folder has no trial.log.
-func isTrial(dir string) bool {
-	for _, name := range []string{"trial.log", "verifier", "agent"} {
-		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			_, err := os.Stat(filepath.Join(dir, "config.json"))
-			_, done := os.Stat(filepath.Join(dir, "result.json"))
-			return err == nil || done == nil
+	all, err := result.Trials(dir)
+	for _, f := range all {
+		switch {
+		case f.Trial != nil:
+			in.Trials = append(in.Trials, known(*f.Trial, f.Dir))
+		case errors.Is(f.Err, fs.ErrNotExist):
+			in.Unfinished = append(in.Unfinished, filepath.Base(f.Dir))
+		default:
+			in.Unread = append(in.Unread, f.Err.Error())
 		}
 	}
-	return false
-}
-
-func (in *Input) walk(dir string, depth int) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		sub := filepath.Join(dir, e.Name())
-		switch info, err := os.Stat(sub); {
-		case err != nil || !info.IsDir():
-		case isTrial(sub):
-			in.add(sub)
-		case depth > 1:
-			if err := in.walk(sub, depth-1); err != nil {
-				in.Unread = append(in.Unread, err.Error())
-			}
-		}
-	}
-	return nil
-}
-
-func (in *Input) add(dir string) {
-	switch t, err := ReadTrial(dir); {
-	case err == nil:
-		in.Trials = append(in.Trials, t)
-	case errors.Is(err, os.ErrNotExist):
-		in.Unfinished = append(in.Unfinished, filepath.Base(dir))
-	default:
-		in.Unread = append(in.Unread, err.Error())
-	}
+	return in, err
 }
 
 // ReadTrial reads a trial's folder. One that has no result yet is an
-// os.ErrNotExist.
+// fs.ErrNotExist.
 func ReadTrial(dir string) (Trial, error) {
-	path := filepath.Join(dir, "result.json")
-	data, err := readfile.Regular(path, maxRecord)
+	t, err := result.Load(dir)
 	if err != nil {
 		return Trial{}, err
 	}
-	t, err := decode(data)
-	if err != nil {
-		return Trial{}, fmt.Errorf("%s: %w", path, err)
-	}
-	t.Dir = dir
-	t.printed()
-	return t, nil
+	return known(t, dir), nil
 }
 
-// decode reads a record. What only training needs is let go.
-func decode(data []byte) (Trial, error) {
-	var t Trial
-	if err := json.Unmarshal(data, &t.Trial); err != nil {
-		return t, fmt.Errorf("not a record of a trial: %w", err)
+// known is a record with what else its folder says. What only training needs
+// is let go.
+func known(r result.Trial, dir string) Trial {
+	r.Config = nil
+	used := []*result.AgentResult{r.AgentResult}
+	for _, s := range r.StepResults {
+		used = append(used, s.AgentResult)
 	}
-	if t.Schema != result.Schema {
-		return t, fmt.Errorf("its schema is %q, not %s", t.Schema, result.Schema)
+	for _, a := range used {
+		if a != nil {
+			a.RolloutDetails = nil
+		}
 	}
-	if t.AgentResult != nil {
-		t.AgentResult.RolloutDetails = nil
-	}
-	t.Config = nil
-	return t, nil
+	t := Trial{Trial: r, Dir: dir}
+	t.printed()
+	return t
 }
 
 // Stream reads records as a run prints them, one a line.
@@ -125,15 +76,15 @@ func Stream(r io.Reader) (Input, error) {
 			return in, fmt.Errorf("reading standard input: %w", err)
 		}
 		if len(bytes.TrimSpace(line)) > 0 {
-			t, bad := decode(line)
+			r, bad := result.Decode(line)
 			if bad != nil {
 				return in, fmt.Errorf("standard input, line %d: %w", n, bad)
 			}
-			if u, err := url.Parse(t.TrialURI); err == nil && u.Scheme == "file" && u.Host == "" {
-				t.Dir = u.Path
+			dir := ""
+			if u, err := url.Parse(r.TrialURI); err == nil && u.Scheme == "file" && u.Host == "" {
+				dir = u.Path
 			}
-			t.printed()
-			in.Trials = append(in.Trials, t)
+			in.Trials = append(in.Trials, known(r, dir))
 		}
 		if err == io.EOF {
 			break

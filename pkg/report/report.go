@@ -49,6 +49,7 @@ type Group struct {
 	Stops    []Count   `json:"stops"`   // how the agent ended
 	Tainted  []string  `json:"tainted"` // trials
 	Turns    int       `json:"turns"`
+	Fence    Met       `json:"met_fence"`
 	Tokens   Tokens    `json:"tokens"`
 	Seconds  Spread    `json:"seconds"` // of a trial, all of it
 }
@@ -109,6 +110,32 @@ type SetRate struct {
 type Count struct {
 	What string `json:"what"`
 	N    int    `json:"n"`
+}
+
+// Met counts turns of a model whose output has words that a closed door may have
+// caused.
+type Met struct {
+	Turns  int `json:"turns"`
+	Trials int `json:"trials"` // that have such turns
+	Known  int `json:"known"`  // trials of which it was counted
+}
+
+// MetFence is where a trial's record has the number of such turns: in the
+// metadata of what the agent used.
+const MetFence = "turns_that_met_the_fence"
+
+// metFence is their number in one trial, if it was counted.
+func metFence(t Trial) (int, bool) {
+	if t.AgentResult == nil {
+		return 0, false
+	}
+	switch n := t.AgentResult.Metadata[MetFence].(type) {
+	case float64: // of JSON
+		return int(n), true
+	case int:
+		return n, true
+	}
+	return 0, false
 }
 
 // Tokens are sums over the trials of which they were counted.
@@ -201,10 +228,15 @@ func group(trials []Trial) Group {
 			g.Tainted = append(g.Tainted, t.TrialName)
 		}
 		g.Turns += t.Agent.Turns
-		if a := t.AgentResult; a != nil && (a.InputTokens != nil || a.OutputTokens != nil) {
+		if n, ok := metFence(t); ok {
+			g.Fence.Known++
+			g.Fence.Turns += n
+			g.Fence.Trials += min(n, 1)
+		}
+		if a := result.TallyOf(t.Trial); a.Input != nil || a.Output != nil {
 			g.Tokens.Trials++
-			g.Tokens.Input += deref(a.InputTokens)
-			g.Tokens.Output += deref(a.OutputTokens)
+			g.Tokens.Input += deref(a.Input)
+			g.Tokens.Output += deref(a.Output)
 		}
 		if s := span(t.StartedAt, &t.FinishedAt); s > 0 {
 			seconds = append(seconds, s)

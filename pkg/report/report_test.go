@@ -110,6 +110,8 @@ func rollouts() (before, after []Trial) {
 		after = append(after, trial("Endless Terminals", task, "terminus", then, m, tokens, held("none", "public")))
 	}
 	before[0].Agent.Stop = "turn_cap"
+	before[4].AgentResult = &result.AgentResult{InputTokens: &in, OutputTokens: &out, Metadata: map[string]any{MetFence: 3.0}}
+	before[5].AgentResult = &result.AgentResult{InputTokens: &in, OutputTokens: &out, Metadata: map[string]any{MetFence: 0.0}}
 	before[1].Tainted = []result.Taint{{Path: "/usr/bin/python3", Why: "executed"}}
 	before[2].FinishedAt = before[2].StartedAt.Add(400 * time.Second)
 	return before, after[:11]
@@ -255,7 +257,7 @@ func TestPassAt_CountsSubsets(t *testing.T) {
 						}
 					}
 				}
-				if got, want := estimate(n, c, k), float64(good)/float64(all); math.Abs(got-want) > 1e-12 {
+				if got, want := result.PassAt(n, c, k), float64(good)/float64(all); math.Abs(got-want) > 1e-12 {
 					t.Errorf("n %d, c %d, k %d: %g, want %g", n, c, k, got, want)
 				}
 			}

@@ -33,8 +33,8 @@ func Show(t Trial, lines int) []Block {
 	if t.Attempt > 1 || t.Tries > 1 {
 		row("attempt", fmt.Sprintf("%d, after %s", t.Attempt, times(t.Tries, "try", "tries")))
 	}
-	if a := t.AgentResult; a != nil && a.InputTokens != nil {
-		row("tokens", fmt.Sprintf("%d in, %d out", deref(a.InputTokens), deref(a.OutputTokens)))
+	if a := result.TallyOf(t.Trial); a.Input != nil || a.Output != nil {
+		row("tokens", fmt.Sprintf("%d in, %d out", deref(a.Input), deref(a.Output)))
 	}
 	row("time", phases(t))
 	row("most used", usage(t.Usage))

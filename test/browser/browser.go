@@ -94,7 +94,7 @@ func Open(t testing.TB, width, height int) *Page {
 		send.Close()
 		receive.Close()
 		if t.Failed() && stderr.Len() > 0 {
-			t.Logf("chromium: %s", stderr.String())
+			t.Logf("chromium: %.2000s", stderr.String())
 		}
 	})
 	var targets struct {
@@ -222,10 +222,14 @@ func (p *Page) Eval(expression string, into any) {
 	}
 }
 
-// Until waits for an expression to hold on the page.
+// Until waits for an expression to hold on the page, half a minute at most.
 func (p *Page) Until(expression string) {
 	p.t.Helper()
-	p.Eval(`new Promise((done) => { const look = () => (`+expression+`) ? done(true) : requestAnimationFrame(look); look(); })`, nil)
+	var held bool
+	p.Eval(`new Promise((done) => { const end = performance.now() + 30000; const look = () => (`+expression+`) ? done(true) : performance.now() > end ? done(false) : requestAnimationFrame(look); look(); })`, &held)
+	if !held {
+		p.t.Fatalf("it never was so: %s", expression)
+	}
 }
 
 // Said is what the page has written to the console, thrown, asked in a dialog,
@@ -247,5 +251,13 @@ func (p *Page) Picture(path string) {
 	}
 	if err != nil {
 		p.t.Fatal(err)
+	}
+}
+
+// Click presses and lets go of the mouse there.
+func (p *Page) Click(x, y float64) {
+	p.t.Helper()
+	for _, kind := range []string{"mouseMoved", "mousePressed", "mouseReleased"} {
+		p.must("Input.dispatchMouseEvent", map[string]any{"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1}, nil)
 	}
 }

@@ -64,6 +64,7 @@ var layer = map[string]int{
 	"fence/pkg/scratch":              2,
 	"fence/pkg/result":               0,
 	"fence/pkg/report":               1,
+	"fence/pkg/page":                 2,
 	"fence/pkg/runner":               5,
 	"fence/pkg/model":                1,
 	"fence/pkg/terminus":             2,

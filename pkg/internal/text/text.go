@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -72,4 +73,16 @@ func Size(n int64) string {
 		return fmt.Sprint(n)
 	}
 	return fmt.Sprintf("%.1f%s", f, units[i])
+}
+
+// Span is a time for people: 3.2s, 41s, 12m03s.
+func Span(d time.Duration) string {
+	switch {
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1fs", max(d, 0).Seconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.0fs", d.Seconds())
+	}
+	d = d.Round(time.Second)
+	return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
 }

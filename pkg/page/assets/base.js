@@ -1,5 +1,5 @@
-// What all parts of the page share. Every text of others reaches the page
-// through h() or visible(), as text.
+// What all parts of the page share. Every text reaches the page through put(), as
+// text.
 "use strict";
 
 const rollout = { data: null, filter: { text: "", kind: "", set: "", agent: "", run: "" }, sort: { by: "", down: false }, most: 200 };
@@ -19,11 +19,11 @@ function h(tag, attributes, ...children) {
   return put(e, children);
 }
 
-// put appends children to an element.
+// put appends children to an element: elements, and texts made visible.
 function put(e, ...children) {
   for (const c of children.flat(Infinity)) {
     if (c === null || c === undefined || c === false || c === "") continue;
-    e.append(c instanceof Node ? c : document.createTextNode(String(c)));
+    e.append(c instanceof Node ? c : document.createTextNode(visible(String(c))));
   }
   return e;
 }
@@ -46,7 +46,7 @@ function visible(text) {
 
 // keys are keystrokes as a person would name them.
 function keys(text) {
-  return visible(text.replace(/\r/g, "\n")).replace(/\t/g, "\u21e5").replace(/\n/g, "\u23ce\n");
+  return text.replace(/\r/g, "\n").replace(/\t/g, "\u21e5").replace(/\n/g, "\u23ce\n");
 }
 
 const kinds = { solved: "solved", partly: "in part", failed: "failed", fault: "no verdict" };
@@ -58,11 +58,11 @@ function number(n) {
   return String(Math.round(n * 1000) / 1000);
 }
 
+// time is as the tables have it: 3.2s, 41s, 12m03s.
 function time(s) {
-  if (s < 10) return s.toFixed(1) + " s";
-  if (s < 100) return s.toFixed(0) + " s";
-  if (s < 6000) return Math.floor(s / 60) + " min " + String(Math.floor(s % 60)).padStart(2, "0") + " s";
-  return Math.floor(s / 3600) + " h " + String(Math.floor(s / 60) % 60).padStart(2, "0") + " min";
+  if (s < 10) return Math.max(s, 0).toFixed(1) + "s";
+  if (s < 60) return s.toFixed(0) + "s";
+  return Math.floor(Math.round(s) / 60) + "m" + String(Math.round(s) % 60).padStart(2, "0") + "s";
 }
 
 function badge(kind) {

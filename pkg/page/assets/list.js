@@ -56,9 +56,9 @@ function drawList() {
     h("div", { class: "plots" },
       figure("Outcomes by dataset and agent", outcomes(d.trials, (f) => { Object.assign(rollout.filter, f); drawTrials(); document.getElementById("trials").scrollIntoView(); }), "all"),
       figure("Time of a trial", histogram(d.trials, (t) => t.s, time)),
-      figure("Turns", histogram(d.trials, (t) => t.turns, number)),
-      figure("Tokens read", histogram(d.trials, (t) => t.in, number)),
-      figure("Tokens written", histogram(d.trials, (t) => t.out, number))),
+      figure("Turns", histogram(d.trials, (t) => t.turns, number, 1)),
+      figure("Tokens read", histogram(d.trials, (t) => t.in, number, 1)),
+      figure("Tokens written", histogram(d.trials, (t) => t.out, number, 1))),
     h("section", { id: "trials" }),
     h("section", null, d.blocks.map(block)));
   drawTrials();
@@ -99,17 +99,17 @@ function drawTrials() {
 function row(t) {
   const open = "#t=" + t.i;
   return h("tr", null,
-    h("td", null, h("a", { href: open }, visible(t.name)), rollout.data.runs.length > 1 ? h("div", { class: "dim" }, rollout.data.runs[t.run]) : null),
-    h("td", null, visible(t.set)), h("td", null, visible(t.agent)), h("td", null, badge(t.kind)),
+    h("td", null, h("a", { href: open }, t.name), rollout.data.runs.length > 1 ? h("div", { class: "dim" }, rollout.data.runs[t.run]) : null),
+    h("td", null, t.set), h("td", null, t.agent), h("td", null, badge(t.kind)),
     h("td", { class: "n" }, number(t.reward)), h("td", { class: "n" }, t.turns || ""), h("td", { class: "n" }, number(t.in)), h("td", { class: "n" }, number(t.out)),
-    h("td", { class: "n" }, time(t.s)), h("td", { class: "why" }, visible(why(t))));
+    h("td", { class: "n" }, time(t.s)), h("td", { class: "why" }, why(t)));
 }
 
 // block is a part of the report as 'rollout report' prints it.
 function block(b) {
   const words = (i) => i < (b.left || 0) || (b.words && i === b.header.length - 1);
-  return [h(b.level === 1 ? "h2" : "h3", null, visible(b.heading)),
+  return [h(b.level === 1 ? "h2" : "h3", null, b.heading),
     b.rows ? h("div", { class: "wide" }, h("table", null, h("thead", null, h("tr", null, b.header.map((c, i) => h("th", { class: words(i) ? "" : "n" }, c)))),
-      h("tbody", null, b.rows.map((r) => h("tr", null, r.map((c, i) => h("td", { class: words(i) ? "" : "n" }, visible(c)))))))) : null,
-    b.lines ? h("ul", null, b.lines.map((l) => h("li", null, visible(l)))) : null];
+      h("tbody", null, b.rows.map((r) => h("tr", null, r.map((c, i) => h("td", { class: words(i) ? "" : "n" }, c))))))) : null,
+    b.lines ? h("ul", null, b.lines.map((l) => h("li", null, l))) : null];
 }

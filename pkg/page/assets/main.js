@@ -14,7 +14,8 @@ async function route() {
   }
   scrollTo(0, 0);
   await drawTrial(Number(where.t), where);
-  document.title = rollout.data.trials[Number(where.t)] ? rollout.data.trials[Number(where.t)].name : "rollout report";
+  const t = rollout.data.trials[Number(where.t)];
+  document.title = t ? visible(t.name) : "rollout report";
   const turn = document.getElementById("turn-" + where.turn);
   if (turn) turn.scrollIntoView();
   document.documentElement.dataset.shown = where.t;

@@ -13,7 +13,7 @@ function outcomes(trials, pick) {
   }
   const all = [...rows.values()].sort((a, b) => a.agent.localeCompare(b.agent) || a.set.localeCompare(b.set));
   return h("table", { class: "bars" }, all.map((r) =>
-    h("tr", null, h("th", { title: r.set }, r.set), h("td", { class: "dim" }, r.agent), h("td", null, bar(r, pick)),
+    h("tr", null, h("th", null, r.set), h("td", { class: "dim" }, r.agent), h("td", null, bar(r, pick)),
       h("td", { class: "n" }, (r.solved || 0) + "/" + r.n))));
 }
 
@@ -31,13 +31,14 @@ function bar(r, pick) {
 }
 
 // histogram counts trials by a quantity, in pieces by outcome. The last column
-// also has what is far out, so that one trial does not flatten the others.
-function histogram(trials, of, unit) {
+// also has what is far out, so that one trial does not flatten the others. least
+// is the width of a column at least: 1 of what is counted in whole numbers.
+function histogram(trials, of, unit, least) {
   const values = trials.map((t) => ({ v: of(t), kind: t.kind })).filter((t) => t.v !== null && t.v !== undefined && t.v > 0);
   if (values.length === 0) return null;
   const sorted = values.map((t) => t.v).sort((a, b) => a - b);
   const far = sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * 0.98))];
-  const step = nice(far / 20), columns = Math.max(1, Math.ceil((far + step / 1e6) / step));
+  const step = Math.max(nice(far / 20), least || 0), columns = Math.max(1, Math.ceil((far + step / 1e6) / step));
   const bins = Array.from({ length: columns }, () => ({ n: 0 }));
   for (const t of values) {
     const b = bins[Math.min(columns - 1, Math.floor(t.v / step))];

@@ -34,14 +34,14 @@ class Replay {
 
   async draw() {
     const screen = h("div", { class: "screen" });
-    this.scrub = h("input", { type: "range", min: 0, max: 1000, value: 0, class: "scrub", "aria-label": "position", oninput: (e) => { this.pause(); this.seek(e.target.value / 1000 * this.length); } });
+    this.scrub = h("input", { type: "range", min: 0, max: 1000, step: "any", value: 0, class: "scrub", "aria-label": "position", oninput: (e) => { this.pause(); this.seek(e.target.value / 1000 * this.length); } });
     this.button = h("button", { onclick: () => (this.playing ? this.pause() : this.play()) }, "play");
     this.label = h("span", { class: "dim clock" });
     this.root = h("div", { class: "replay" }, screen,
       h("div", { class: "controls" }, this.button, this.scrub, this.label,
         h("select", { "aria-label": "speed", onchange: (e) => { this.speed = Number(e.target.value); } }, [0.5, 1, 2, 5, 20].map((s) => h("option", { value: s, selected: s === 1 }, s + "x"))),
         h("label", null, h("input", { type: "checkbox", checked: true, onchange: (e) => this.shorten(e.target.checked) }), "short pauses")),
-      h("div", { class: "moments" }, this.moments.map(([at, name]) => h("button", { onclick: () => this.go(at) }, visible(name)))),
+      h("div", { class: "moments" }, this.moments.map(([at, name]) => h("button", { onclick: () => this.go(at) }, name))),
       this.cast.cut ? h("p", { class: "dim" }, "The recording goes on; so much of it is not kept in a report.") : null);
     await load("xterm/xterm.js");
     const room = Math.min(document.body.clientWidth, 1400) - 60;

@@ -17,19 +17,19 @@ async function drawTrial(n, where) {
   const step = (i, text) => (order[i] === undefined ? h("span", { class: "dim" }, text) : h("a", { href: "#t=" + order[i] }, text));
   fill(root, 
     h("p", { class: "nav" }, h("a", { href: "#" }, "all trials"), step(at - 1, "\u2190 previous"), step(at + 1, "next \u2192")),
-    h("h1", null, visible(t.name)),
-    h("p", null, badge(t.kind), " ", visible(t.set + " \u00b7 " + t.agent), t.reward === null ? "" : " \u00b7 reward " + number(t.reward), t.tainted ? h("span", { class: "badge failed" }, "tainted") : null),
+    h("h1", null, t.name),
+    h("p", null, badge(t.kind), " ", t.set + " \u00b7 " + t.agent, t.reward === null ? "" : " \u00b7 reward " + number(t.reward), t.tainted ? [" ", h("span", { class: "badge failed" }, "tainted")] : null),
     d.fault ? notice("fault", "No verdict: " + d.fault.class + " in the phase " + d.fault.phase + ", cause: " + d.fault.cause, d.fault.message, d.fault.hint && "What to do: " + d.fault.hint) : null,
     d.tainted && d.tainted.length ? notice("failed", "The agent changed files that the verifier then executed or loaded", d.tainted.map((x) => x.path + ": " + x.why)) : null,
     d.warnings && d.warnings.length ? notice("partly", "Warnings", d.warnings) : null,
     h("div", { class: "two" },
-      h("table", { class: "facts" }, d.rows.map(([k, v]) => h("tr", null, h("th", null, k), h("td", null, visible(v))))),
-      h("div", null, phases(d.phases), d.isolation ? [h("h3", null, "Isolation"), h("ul", null, d.isolation.map((l) => h("li", null, visible(l))))] : null)));
+      h("table", { class: "facts" }, d.rows.map(([k, v]) => h("tr", null, h("th", null, k), h("td", null, v)))),
+      h("div", null, phases(d.phases), d.isolation ? [h("h3", null, "Isolation"), h("ul", null, d.isolation.map((l) => h("li", null, l)))] : null)));
   for (const p of d.parts) put(root, await drawPart(p, where));
 }
 
 function notice(kind, title, ...lines) {
-  return h("div", { class: "notice " + kind }, h("b", null, visible(title)), lines.flat().filter(Boolean).map((l) => h("div", null, visible(l))));
+  return h("div", { class: "notice " + kind }, h("b", null, title), lines.flat().filter(Boolean).map((l) => h("div", null, l)));
 }
 
 // phases is where the time went.
@@ -44,7 +44,7 @@ function phases(all) {
 
 async function drawPart(p, where) {
   const out = [];
-  if (p.name) out.push(h("h2", null, "Step " + visible(p.name)));
+  if (p.name) out.push(h("h2", null, "Step " + p.name));
   if (p.note) out.push(notice("partly", "Not all could be read", p.note));
   let replay = null;
   if (p.replay && p.replay.events.length) {
@@ -63,7 +63,7 @@ async function drawPart(p, where) {
       p.turns.map((t, i) => drawTurn(t, t.source === "agent" ? ++turn : 0, p, replay)));
   }
   for (const [title, text] of [["What the verifier printed", p.verifier], ["What the solution printed", p.script]]) {
-    if (text) out.push(h("h2", null, title), h("pre", { class: "output" }, visible(text)));
+    if (text) out.push(h("h2", null, title), h("pre", { class: "output" }, text));
   }
   return out;
 }
@@ -72,13 +72,15 @@ async function drawPart(p, where) {
 function drawTurn(t, nth, p, replay) {
   const since = p.turns[0].at && t.at ? "+" + time((t.at - p.turns[0].at) / 1000) : "";
   return h("article", { class: "turn " + (["agent", "user", "system"].includes(t.source) ? t.source : ""), id: nth ? "turn-" + nth : null },
-    h("header", null, h("b", null, nth ? "turn " + nth : visible(t.source)), h("span", { class: "dim" }, since),
+    h("header", null, h("b", null, nth ? "turn " + nth : t.source), h("span", { class: "dim" }, since),
       t.in !== null || t.out !== null ? h("span", { class: "dim" }, number(t.in) + " tokens in, " + number(t.out) + " out") : null,
-      replay && t.at && p.replay.start ? h("button", { onclick: () => { replay.go((t.at - p.replay.start) / 1000); replay.root.scrollIntoView({ block: "center" }); } }, "show in the terminal") : null),
-    t.thoughts ? h("details", null, h("summary", null, "thoughts"), h("pre", { class: "thoughts" }, visible(t.thoughts))) : null,
-    t.message ? h("pre", { class: "message" }, visible(t.message)) : null,
+      replay && t.at && p.replay.start ? h("button", { onclick: () => { replay.go(t.end ? (t.end - p.replay.start) / 1000 : Infinity); replay.root.scrollIntoView({ block: "center" }); } }, "show in the terminal") : null),
+    (t.notes || []).map((n) => h("div", { class: "note" }, n)),
+    t.fence && t.fence.length ? h("div", { class: "note" }, "may have met the fence: " + t.fence.join(", ")) : null,
+    t.thoughts ? h("details", null, h("summary", null, "thoughts"), h("pre", { class: "thoughts" }, t.thoughts)) : null,
+    t.message ? h("pre", { class: "message" }, t.message) : null,
     t.calls.map((c) => h("div", { class: "call" },
       c.keys !== null ? [h("pre", { class: "keys" }, c.keys === "" ? "(waits)" : keys(c.keys)), c.duration !== null ? h("span", { class: "dim" }, number(c.duration) + " s") : null]
-        : h("pre", { class: "keys" }, visible(c.name + (c.args ? " " + c.args : ""))))),
-    t.seen ? h("pre", { class: "seen" }, visible(t.seen)) : null);
+        : h("pre", { class: "keys" }, c.name + (c.args ? " " + c.args : "")))),
+    t.seen ? h("pre", { class: "seen" }, t.seen) : null);
 }

@@ -1,0 +1,204 @@
+package page
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"fence/pkg/report"
+	"fence/pkg/result"
+	"fence/test/browser"
+)
+
+// pictures go there when somebody wants to look at them.
+var pictures = os.Getenv("PAGE_PICTURES")
+
+func picture(p *browser.Page, name string) {
+	if pictures != "" {
+		p.Picture(filepath.Join(pictures, name+".png"))
+	}
+}
+
+// quiet checks that a page wrote nothing to the console, asked nothing, and
+// was not refused anything by its policy.
+func quiet(t *testing.T, p *browser.Page) {
+	t.Helper()
+	for _, s := range p.Said() {
+		t.Errorf("the page said: %.500s", s)
+	}
+}
+
+// A list of 1,000 trials: drawn, sorted, filtered, and a trial opened from it.
+func TestBrowser_List(t *testing.T) {
+	dir := t.TempDir()
+	in := run(1000)
+	played(t, &in.Trials[1], t.TempDir(), 3, "")
+	other := run(20)
+	other.Name = "jobs/other"
+	other.Trials[4].Tainted = []result.Taint{{Path: "/usr/bin/python3", Why: "executed"}}
+	if err := Write(dir, []report.Input{in, other}); err != nil {
+		t.Fatal(err)
+	}
+	p := browser.Open(t, 1400, 1100)
+	p.Go("file://" + dir + "/index.html")
+	var ready float64
+	p.Eval("Number(document.documentElement.dataset.ready)", &ready)
+	t.Logf("1,020 trials are there after %.0f ms", ready)
+	picture(p, "list")
+	is := func(what string, expression string, want any) {
+		t.Helper()
+		var got any
+		p.Eval(expression, &got)
+		if got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	const rows = "document.querySelectorAll('.trials tbody tr').length"
+	is("rows at first", rows, 200.0)
+	is("bars by dataset and agent", "document.querySelectorAll('figure.all svg').length", 6.0)
+	is("pieces of bars", "document.querySelectorAll('figure.all rect').length", 24.0)
+	is("histograms", "document.querySelectorAll('svg.histogram').length", 4.0)
+	is("all of the time's trials are drawn", "[...document.querySelectorAll('svg.histogram')[0].querySelectorAll('title')].reduce((n, t) => n + Number(/: (\\d+) /.exec(t.textContent)[1]), 0)", 1020.0)
+	is("every column has a height", "[...document.querySelectorAll('svg.histogram rect')].every((r) => r.getBoundingClientRect().height > 0)", true)
+	is("the tables of the report", "[...document.querySelectorAll('h2')].map((e) => e.textContent).includes('jobs/other')", true)
+	p.Eval("[...document.querySelectorAll('button')].find((b) => b.textContent.startsWith('show all')).click()", nil)
+	is("all rows", rows, 1020.0)
+	p.Eval("[...document.querySelectorAll('.trials th')].find((e) => e.textContent === 'Time').click()", nil)
+	is("the longest first", "document.querySelector('.trials tbody tr').children[8].textContent === time(Math.max(...rollout.data.trials.map((t) => t.s)))", true)
+	p.Eval("{ const e = document.querySelector('input[type=search]'); e.value = 'tmux SETUP_failed'; e.dispatchEvent(new Event('input')); }", nil)
+	is("rows of a search", rows, 36.0)
+	p.Eval("[...document.querySelectorAll('.filters button')].find((b) => b.textContent === 'clear').click()", nil)
+	p.Eval("document.querySelector('figure.all rect.failed').dispatchEvent(new MouseEvent('click', { bubbles: true }))", nil)
+	is("rows of a piece of a bar", "[...document.querySelectorAll('.trials tbody tr')].every((r) => r.children[1].textContent === 'endless-terminals' && r.children[2].textContent === 'terminus model-a' && r.children[3].textContent === 'failed') && "+rows+" > 10", true)
+	picture(p, "filtered")
+	p.Eval("[...document.querySelectorAll('.filters button')].find((b) => b.textContent === 'clear').click()", nil)
+	p.Eval("document.querySelectorAll('.trials tbody a')[0].click()", nil)
+	p.Until("document.documentElement.dataset.shown !== undefined && !document.getElementById('one').hidden")
+	is("the list is away", "document.getElementById('list').hidden", true)
+	p.Eval("history.back()", nil)
+	p.Until("!document.getElementById('list').hidden")
+	quiet(t, p)
+}
+
+// A trial with its turns, and its terminal played again.
+func TestBrowser_Replay(t *testing.T) {
+	dir := t.TempDir()
+	in := run(3)
+	played(t, &in.Trials[1], t.TempDir(), 12, "")
+	if err := Write(dir, []report.Input{in}); err != nil {
+		t.Fatal(err)
+	}
+	p := browser.Open(t, 1400, 1400)
+	p.Go("file://" + dir + "/index.html#t=1")
+	p.Until("document.documentElement.dataset.shown === '1'")
+	screen := "document.querySelector('.xterm-rows').innerText.replace(/\\u00a0/g, ' ')"
+	p.Until(screen + ".includes('turn-12')")
+	picture(p, "trial")
+	go1 := func(name, has, hasNot string) {
+		t.Helper()
+		p.Eval("[...document.querySelectorAll('.moments button')].find((b) => b.textContent === '"+name+"').click()", nil)
+		p.Until(screen + ".includes('" + has + "') && !" + screen + ".includes('" + hasNot + "')")
+	}
+	go1("turn 4", "turn-3", "turn-4")
+	go1("turn 9", "turn-8", "turn-9")
+	go1("turn 2", "turn-1", "turn-2")
+	p.Eval("{ const s = document.querySelector('.scrub'); s.value = 1000; s.dispatchEvent(new Event('input')); }", nil)
+	p.Until(screen + ".includes('turn-12')")
+	p.Eval("{ const s = document.querySelector('.scrub'); s.value = 0; s.dispatchEvent(new Event('input')); document.querySelector('.controls select').value = '20'; document.querySelector('.controls select').dispatchEvent(new Event('change')); document.querySelector('.controls button').click(); }", nil)
+	p.Until("document.querySelector('.controls button').textContent === 'pause'")
+	p.Until("document.querySelector('.controls button').textContent === 'play'") // it has come to its end
+	p.Until(screen + ".includes('turn-12')")
+	p.Eval("document.querySelector('#turn-3 header button').click()", nil)
+	p.Until(screen + ".includes('turn-3') && !" + screen + ".includes('turn-4')")
+	var text string
+	p.Eval("document.getElementById('turn-3').innerText", &text)
+	for _, want := range []string{"turn 3", "+10s", "1002 tokens in, 50 out", "Plan: list the files", "echo turn-3\u23ce", "C-c", "New Terminal Output:"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("turn 3 has no %q: %s", want, text)
+		}
+	}
+	p.Eval("document.getElementById('one').innerText", &text)
+	for _, want := range []string{"task-0001__Ab3dE6g", "failed, reward 0", "What the verifier printed", "assert 1 == 2", "opened: nothing"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the trial has no %q", want)
+		}
+	}
+	quiet(t, p)
+}
+
+// Nothing that is shown becomes markup, a script, a link or a request.
+func TestBrowser_Hostile(t *testing.T) {
+	dir := t.TempDir()
+	in := hostile(t)
+	line := strings.Repeat("\x1b[31m<b>x", 5<<20/9)
+	if err := os.WriteFile(filepath.Join(in.Trials[1].Dir, "verifier", "test-stdout.txt"), []byte(line), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(dir, []report.Input{in, hostile(t)}); err != nil {
+		t.Fatal(err)
+	}
+	p := browser.Open(t, 1400, 1100)
+	p.Go("file://" + dir + "/index.html")
+	harmless := func(where string) {
+		t.Helper()
+		var got struct {
+			Title                    string
+			Images, Scripts, Foreign int
+			Bold                     int
+			Evil                     bool
+		}
+		p.Eval(`({ Title: document.title, Images: document.querySelectorAll("img, iframe, object, embed, form, link:not([rel=stylesheet])").length,
+			Scripts: document.querySelectorAll("main script").length, Bold: document.querySelectorAll("main b b").length,
+			Foreign: [...document.querySelectorAll("[href], [src]")].filter((e) => !/^(#|data\/\d+\.js$|[a-z/]+\.(js|css)$|data\/index\.js$)/.test(e.getAttribute("href") || e.getAttribute("src"))).length,
+			Evil: document.body.innerText.includes("</script><script>document.title='owned'</script><img src=x") })`, &got)
+		if got.Title == "owned" || got.Images+got.Scripts+got.Foreign+got.Bold > 0 || !got.Evil {
+			t.Errorf("%s: %+v", where, got)
+		}
+		var shown string
+		p.Eval("document.getElementById('list').innerText + document.getElementById('one').innerText", &shown)
+		if i := strings.IndexAny(shown, "\x1b\a\u202e\u2028"); i >= 0 {
+			t.Errorf("%s: %q is on the page as it is", where, shown[i:min(len(shown), i+20)])
+		}
+	}
+	harmless("the list")
+	picture(p, "hostile-list")
+	for _, n := range []string{"0", "1", "2"} {
+		p.Eval("location.hash = 't="+n+"'", nil)
+		p.Until("document.documentElement.dataset.shown === '" + n + "'")
+		harmless("trial " + n)
+	}
+	p.Eval("location.hash = 't=1'", nil)
+	p.Until("document.documentElement.dataset.shown === '1'")
+	p.Until("document.querySelector('.xterm-rows').innerText.replace(/\\u00a0/g, ' ').includes('a link')")
+	picture(p, "hostile-trial")
+	// A click on a link of the terminal's goes nowhere.
+	var at struct{ X, Y float64 }
+	p.Eval(`(() => { const e = [...document.querySelectorAll(".xterm-rows span")].find((e) => e.textContent.includes("link")); e.scrollIntoView({ block: "center" }); const r = e.getBoundingClientRect(); return { X: r.left + r.width / 2, Y: r.top + r.height / 2 }; })()`, &at)
+	p.Click(at.X, at.Y)
+	p.Eval("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))", nil)
+	harmless("after a click")
+	var output string
+	p.Eval("[...document.querySelectorAll('pre.output')].map((e) => e.textContent).join('')", &output)
+	if len(output) > 2*maxText || !strings.Contains(output, "^[[31m<b>x^[[31m<b>x") || !strings.Contains(output, "bytes are left out here") {
+		t.Errorf("a line of 5 MB: %d bytes, %.60q", len(output), output)
+	}
+	quiet(t, p)
+}
+
+// A trial that is not in the report, or whose file is gone, is said so.
+func TestBrowser_Missing(t *testing.T) {
+	dir := t.TempDir()
+	if err := Write(dir, []report.Input{run(2)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "data", "1.js")); err != nil {
+		t.Fatal(err)
+	}
+	p := browser.Open(t, 800, 600)
+	for hash, want := range map[string]string{"t=9": "There is no such trial", "t=1": "not beside the page", "t=x": "There is no such trial"} {
+		p.Go("file://" + dir + "/index.html")
+		p.Eval("location.hash = '"+hash+"'", nil)
+		p.Until("document.getElementById('one').innerText.includes('" + want + "')")
+	}
+}
