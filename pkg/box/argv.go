@@ -131,7 +131,7 @@ func (o Options) serve(users map[string]Account) []string {
 			flag(w.flag())
 			flag("why", w.Why)
 		}
-		if u := users[d]; u.UID != 0 || u.GID != 0 {
+		if u := users[d]; pretended(users) {
 			flag("user", fmt.Sprintf("%d:%d", u.UID, u.GID))
 		}
 		if n := o.Limits.tasks(); n > 0 {
@@ -142,6 +142,17 @@ func (o Options) serve(users map[string]Account) []string {
 		}
 	}
 	return argv
+}
+
+// pretended says that somebody is not root. Then both domains are told who they
+// are: one that lies below another, and is not told, is who that one is.
+func pretended(users map[string]Account) bool {
+	for _, u := range users {
+		if u.UID != 0 || u.GID != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // tasks is the number of threads that the kernel lets a domain have: room for

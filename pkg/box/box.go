@@ -88,7 +88,8 @@ type Box struct {
 	said    apptainer.Tail
 	kill    context.CancelCauseFunc
 	done    chan struct{}
-	err     error // why it ended, once done is closed
+	end     error // how Apptainer ended, once done is closed
+	err     error // why
 
 	closing  sync.Once
 	closeErr error
@@ -158,7 +159,7 @@ func start(ctx context.Context, o Options, config Config, users map[string]Accou
 			Stdin: theirs, Said: &b.said, OOM: oomScore, Given: []io.Closer{theirs}, Started: func(pid int) { started <- pid },
 		})
 		b.channel.Close()
-		b.err = b.why(err, end, context.Cause(life))
+		b.end, b.err = end, b.why(err, end, context.Cause(life))
 		if cmd.ProcessState != nil {
 			b.note(result.Usage{CPUSec: (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()})
 		}
@@ -175,7 +176,8 @@ func start(ctx context.Context, o Options, config Config, users map[string]Accou
 	}
 	select {
 	case pid := <-started:
-		go b.watch(pid)
+		w := watching(pid)
+		go b.watch(w)
 	case <-b.done:
 	}
 	if err := b.Put(ctx, Agent, b.workdir, emptyTar()); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,21 +51,13 @@ var words = []struct{ say, class, cause, hint string }{
 
 // refused is why a container has not come up.
 func (b *Box) refused() *Error {
-	e := *b.ended("start_failed")
+	e := Error{Class: "start_failed", Cause: "infra", Message: apptainer.LastWords(b.said.String(), b.end)}
+	var why *Error
+	if errors.As(b.err, &why) && why.Class != "container_killed" && why.Class != "session_lost" {
+		e = *why
+	}
 	e.Message = fmt.Sprintf("the container of %s did not start: %s", b.o.Image, e.Message)
-	if e.Class == "container_killed" || e.Class == "session_lost" {
-		e.Class = "start_failed"
-	}
 	return &e
-}
-
-// ended is b.err as it is, or one of the class.
-func (b *Box) ended(class string) *Error {
-	var e *Error
-	if errors.As(b.err, &e) {
-		return e
-	}
-	return &Error{Class: class, Cause: "unknown", Message: fmt.Sprint(b.err)}
 }
 
 // why is the reason of the container's end: begin is why it could not be
@@ -88,9 +81,9 @@ func (b *Box) why(begin, end, cause error) error {
 			return &Error{Class: w.class, Cause: w.cause, Message: last, Hint: w.hint}
 		}
 	}
-	// As a shell says it: 128 and the signal.
-	if end != nil && (end.Error() == "exit status 137" || end.Error() == "exit status 143") {
-		return &Error{Class: "container_killed", Cause: "infra", Message: "the container was killed: " + last, Hint: "the node may have been short of memory: see its kernel's log"}
+	// It does not end by itself without a word.
+	if !strings.Contains(b.said.String(), "fence: ") {
+		return &Error{Class: "container_killed", Cause: "infra", Message: "somebody ended the container: " + last, Hint: "where nobody did, the node may have been short of memory: see its kernel's log"}
 	}
 	return &Error{Class: "session_lost", Cause: "unknown", Message: "the container's session has ended: " + last}
 }
@@ -105,7 +98,7 @@ func (b *Box) explain(err error, domain string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	st, lost := b.client.Status(ctx)
-	if lost != nil {
+	if lost != nil || slices.ContainsFunc(st.Domains, func(d session.DomainStatus) bool { return d.Why == "the session ended" }) {
 		b.await()
 		if b.err == nil {
 			return &Error{Class: "stopped", Cause: "infra", Message: "the container was closed meanwhile"}
@@ -137,9 +130,9 @@ func (b *Box) Isolation() result.Isolation {
 	return is
 }
 
-// limit ends the box.
-func (b *Box) limit(class, format string, args ...any) {
-	b.kill(&Error{Class: class, Cause: "agent", Message: fmt.Sprintf(format, args...), Hint: "the task may allow more: memory_mb and storage_mb of its environment"})
+// limit is why a box is ended that went beyond one.
+func limit(class, format string, args ...any) *Error {
+	return &Error{Class: class, Cause: "agent", Message: fmt.Sprintf(format, args...), Hint: "the task may allow more: memory_mb and storage_mb of its environment"}
 }
 
 const tick = time.Second

@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
+	"slices"
+	"strings"
 
 	"fence/pkg/apptainer"
 	"fence/pkg/session"
@@ -46,7 +49,29 @@ func Gate(ctx context.Context, o Options) (record []byte, err error) {
 	case !json.Valid(out.Bytes()) || out.Len() == 0:
 		return nil, gateFailed(apptainer.LastWords(refused.String(), err), "")
 	}
-	return out.Bytes(), gateFailed("what probe reports from the agent's domain is not what must be so there", fmt.Sprintf("run it yourself: probe gate REPORT --expect %s; or --gate off, with a reason", expect))
+	return out.Bytes(), gateFailed(verdict(out.Bytes()), fmt.Sprintf("what it says of each: %s gate REPORT --expect %s; whoever knows better leaves the gate out, with a reason", o.Probe, expect))
+}
+
+// verdict is what a record of the gate says that does not let pass.
+func verdict(record []byte) string {
+	var r struct {
+		Answer  string
+		Results []struct{ ID, Answer string }
+	}
+	if err := json.Unmarshal(record, &r); err != nil {
+		return "a record that is none: " + err.Error()
+	}
+	ids := map[string][]string{}
+	for _, x := range r.Results {
+		if x.Answer != "yes" && !slices.Contains(ids[x.Answer], x.ID) {
+			ids[x.Answer] = append(ids[x.Answer], x.ID)
+		}
+	}
+	var text []string
+	for _, answer := range slices.Sorted(maps.Keys(ids)) {
+		text = append(text, fmt.Sprintf("%q to %s", answer, strings.Join(ids[answer], ", ")))
+	}
+	return fmt.Sprintf("whether the agent's domain is as it must be, probe answers %q: %s", r.Answer, strings.Join(text, "; "))
 }
 
 func gateFailed(text, hint string) *Error {

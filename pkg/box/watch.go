@@ -1,11 +1,8 @@
 package box
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -15,39 +12,55 @@ import (
 	"fence/pkg/result"
 )
 
-// watch looks after the limits until the container has ended. pid is the
-// process that it is below.
-func (b *Box) watch(pid int) {
-	go b.watchDisk()
-	own := len(descendants(pid, 0)) // Apptainer's and fence's
-	for wait := tick; ; {
+// watched is what is looked at.
+type watched struct {
+	pid     int      // all of the container is below it
+	own     int      // how many processes are Apptainer's and fence's
+	folders []string // files in memory
+}
+
+// watching is to be asked when only Apptainer and fence run.
+func watching(pid int) watched {
+	own := descendants(pid, 0)
+	return watched{pid, len(own), memoryFolders(own)}
+}
+
+// watch looks after the limits until the container has ended.
+func (b *Box) watch(w watched) {
+	go b.watchDisk(w.pid)
+	for {
+		begin := time.Now()
+		if over := b.look(w); over != nil {
+			b.kill(over)
+			return
+		}
 		select {
 		case <-b.done:
 			return
-		case <-time.After(wait):
+		case <-time.After(max(tick, 4*time.Since(begin))): // never more than a fifth of the time
 		}
-		begin := time.Now()
-		l := b.o.Limits
-		most := 0
-		if l.Processes > 0 {
-			most = own + l.Processes + 1 // more need not be counted
-		}
-		pids := descendants(pid, most)
-		n := max(0, len(pids)-own)
-		b.note(result.Usage{Processes: n})
-		if l.Processes > 0 && n > l.Processes {
-			b.limit("process_limit", "more than %d processes at once", l.Processes)
-			return
-		}
-		if mem, ok := memory(pids, max(b.Usage().MemoryBytes, 1)); ok {
-			b.note(result.Usage{MemoryBytes: mem})
-			if l.Memory > 0 && mem > l.Memory {
-				b.limit("memory_limit", "%s of memory in use, the limit is %s", size(mem), size(l.Memory))
-				return
-			}
-		}
-		wait = max(tick-time.Since(begin), 4*time.Since(begin)) // never more than a fifth of the time
 	}
+}
+
+// look sees what is used now, but for the disk, and whether that is too much.
+func (b *Box) look(w watched) *Error {
+	l, most := b.o.Limits, 0
+	if l.Processes > 0 {
+		most = w.own + l.Processes + 1 // more need not be counted
+	}
+	pids := descendants(w.pid, most)
+	n := max(0, len(pids)-w.own)
+	b.note(result.Usage{Processes: n})
+	if l.Processes > 0 && n > l.Processes {
+		return limit("process_limit", "more than %d processes at once", l.Processes)
+	}
+	if mem, ok := memory(pids, taken(w.folders), b.Usage().MemoryBytes); ok {
+		b.note(result.Usage{MemoryBytes: mem})
+		if l.Memory > 0 && mem > l.Memory {
+			return limit("memory_limit", "%s of memory in use, the limit is %s", size(mem), size(l.Memory))
+		}
+	}
+	return nil
 }
 
 // descendants are the processes below one, as far as they are seen: those that
@@ -86,14 +99,13 @@ var pageSize = int64(os.Getpagesize())
 
 // memory is what the processes have together, in bytes: what is shared counts
 // once, and files in /dev/shm count whether or not anybody has mapped them. It
-// is exact only if it is more than known; ok is false if it is not. Resident
-// pages are no less than that and cheap to count.
-func memory(pids []int, known int64) (bytes int64, ok bool) {
+// is looked at closely only if it may be more than known, else ok is false:
+// resident pages are no less, and cheap to count. shm is what the files take.
+func memory(pids []int, shm, known int64) (bytes int64, ok bool) {
 	var rss int64
 	for _, pid := range pids {
 		rss += resident(pid)
 	}
-	shm := sharedMemory(pids)
 	if rss+shm <= known {
 		return 0, false
 	}
@@ -147,68 +159,35 @@ func parseRollup(text string) (pss, shmem int64) {
 	return pss, shmem
 }
 
-// sharedMemory is how full the /dev/shm of the processes are, each one once.
-func sharedMemory(pids []int) (bytes int64) {
-	seen := map[string]bool{}
+// memoryFolders are the /dev/shm of the domains, as this process can reach them:
+// not by way of the container's root, a FUSE file system that is closed to who
+// is outside its user namespace, but from the folders of terminals that the
+// session's broker has open. pids are Apptainer's and fence's.
+func memoryFolders(pids []int) (paths []string) {
 	for _, pid := range pids {
-		ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-		if err != nil || seen[ns] {
-			continue
+		dir := fmt.Sprintf("/proc/%d/fd/", pid)
+		fds, _ := os.ReadDir(dir)
+		for _, fd := range fds {
+			p := dir + fd.Name()
+			if to, err := os.Readlink(p); err == nil && to == "/dev/pts" {
+				paths = append(paths, p+"/../shm")
+			}
 		}
-		seen[ns] = true
+	}
+	return paths
+}
+
+// taken is how full file systems in memory are, each one once.
+func taken(paths []string) (bytes int64) {
+	seen := map[uint64]bool{}
+	for _, p := range paths {
 		var st unix.Stat_t
 		var sf unix.Statfs_t
-		p := fmt.Sprintf("/proc/%d/root/dev/shm", pid)
-		if unix.Stat(p, &st) != nil || unix.Statfs(p, &sf) != nil || sf.Type != unix.TMPFS_MAGIC || seen[fmt.Sprint(st.Dev)] {
-			continue
+		if unix.Stat(p, &st) == nil && unix.Statfs(p, &sf) == nil && sf.Type == unix.TMPFS_MAGIC && !seen[st.Dev] {
+			seen[st.Dev] = true
+			bytes += int64(sf.Blocks-sf.Bfree) * sf.Bsize
 		}
-		seen[fmt.Sprint(st.Dev)] = true
-		bytes += int64(sf.Blocks-sf.Bfree) * sf.Bsize
 	}
-	return bytes
-}
-
-// watchDisk looks how much the container has written, until it has ended.
-func (b *Box) watchDisk() {
-	for wait := tick; ; {
-		select {
-		case <-b.done:
-			return
-		case <-time.After(wait):
-		}
-		begin := time.Now()
-		if _, err := os.Stat(b.o.in("overlay")); errors.Is(err, fs.ErrNotExist) {
-			b.kill(nil) // b.why sees it, too
-			return
-		}
-		n := written(b.o.in("overlay")) + written(b.o.in("tmp"))
-		b.note(result.Usage{DiskBytes: n})
-		if l := b.o.Limits.Disk; l > 0 && n > l {
-			b.limit("disk_limit", "%s written, the limit is %s", size(n), size(l))
-			return
-		}
-		wait = max(tick, 10*time.Since(begin))
-	}
-}
-
-// written is what the files below dir take on disk, in bytes. What cannot be
-// looked at does not count.
-func written(dir string) (bytes int64) {
-	seen := map[uint64]bool{} // hard links
-	_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		var st unix.Stat_t
-		if err != nil || unix.Lstat(p, &st) != nil {
-			return nil
-		}
-		if st.Nlink > 1 && !d.IsDir() {
-			if seen[st.Ino] {
-				return nil
-			}
-			seen[st.Ino] = true
-		}
-		bytes += st.Blocks * 512 // stat(2)
-		return nil
-	})
 	return bytes
 }
 

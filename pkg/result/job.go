@@ -172,8 +172,9 @@ func means(some []Tally, trials int, names []string) map[string]float64 {
 	out := map[string]float64{}
 	for _, k := range names {
 		for _, y := range some {
-			out[k] += y.Rewards[k] / float64(trials)
+			out[k] += y.Rewards[k]
 		}
+		out[k] /= float64(trials)
 	}
 	if len(names) == 1 {
 		return map[string]float64{"mean": out[names[0]]}
@@ -206,9 +207,10 @@ func passAtK(some []Tally) map[int]float64 {
 	}
 	least := slices.MinFunc(slices.Collect(maps.Values(tasks)), func(a, b *count) int { return a.n - b.n }).n
 	at := func(k int) {
-		for _, t := range tasks {
-			out[k] += PassAt(t.n, t.solved, k) / float64(len(tasks))
+		for _, name := range slices.Sorted(maps.Keys(tasks)) { // a sum in another order is another
+			out[k] += PassAt(tasks[name].n, tasks[name].solved, k)
 		}
+		out[k] /= float64(len(tasks))
 	}
 	for k := 2; k <= least; k *= 2 {
 		at(k)

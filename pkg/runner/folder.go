@@ -302,7 +302,9 @@ func (f *folder) saves(ctx context.Context) {
 		}
 		began := f.o.Now()
 		_ = f.save(false)
-		_ = f.o.Sleep(ctx, max(time.Second, 20*f.o.Now().Sub(began)))
+		if f.o.Sleep(ctx, max(time.Second, 20*f.o.Now().Sub(began))) != nil {
+			return
+		}
 	}
 }
 

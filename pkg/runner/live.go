@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"fence/pkg/cli"
@@ -32,7 +33,7 @@ func NewLive(w *os.File, tool string, trials int) *Live {
 	return l
 }
 
-// phases are a trial's, in their order, as far as they are known here.
+// phases are the first words of what a trial says that it does, in their order.
 var phases = []string{"gate", "start", "setup", "agent", "verify"}
 
 // Event takes what Run tells.
@@ -40,7 +41,8 @@ func (l *Live) Event(e Event) {
 	name := e.Item.Name
 	switch e.Kind {
 	case Begun:
-		l.Show(name, name, slices.Index(phases, e.Text)+1, len(phases), e.Text)
+		phase, _, _ := strings.Cut(e.Text, " ") // what follows is the part of a task
+		l.Show(name, name, slices.Index(phases, phase)+1, len(phases), e.Text)
 	case Again:
 		l.Show(name, name, 0, len(phases), e.Text)
 		if !l.Terminal() {

@@ -34,6 +34,7 @@ type Item struct {
 // has the same tasks has the same list.
 func Items(specs []spec.Spec, agents []result.AgentConfig, attempts int) []Item {
 	var all []Item
+	seen := map[string]bool{}
 	for attempt := 1; attempt <= attempts; attempt++ {
 		for _, s := range specs {
 			for _, a := range agents {
@@ -41,7 +42,10 @@ func Items(specs []spec.Spec, agents []result.AgentConfig, attempts int) []Item 
 					a.Kwargs = map[string]any{}
 				}
 				name := result.TrialName(s.Task.Name, s.Task.Dir, who(a), attempt)
-				all = append(all, Item{Spec: s, Agent: a, Attempt: attempt, Name: name})
+				if !seen[name] { // a task that was named twice is one
+					all = append(all, Item{Spec: s, Agent: a, Attempt: attempt, Name: name})
+				}
+				seen[name] = true
 			}
 		}
 	}
@@ -198,9 +202,10 @@ type run struct {
 	cancel context.CancelCauseFunc
 	slots  chan struct{}
 
-	mu  sync.Mutex
-	sum Summary
-	err error // what ended the run
+	records sync.Mutex // of who reads them slowly, no trial is to know
+	mu      sync.Mutex
+	sum     Summary
+	err     error // what ended the run
 }
 
 // all runs the trials that are not done, and then waits for those that others
@@ -311,8 +316,10 @@ func (r *run) kept(ctx context.Context, mine []Item) (rest []Item) {
 
 // tell records a trial that has its result.
 func (r *run) tell(i Item, kind Kind, t result.Trial) {
+	r.records.Lock()
+	defer r.records.Unlock()
+	r.folder.tally(t)
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	if kind == Kept {
 		r.sum.Kept++
 	} else {
@@ -321,11 +328,10 @@ func (r *run) tell(i Item, kind Kind, t result.Trial) {
 	if t.Fault != nil {
 		r.sum.Faults++
 	}
-	r.folder.tally(t)
 	r.o.Event(Event{Item: i, Kind: kind, Trial: &t})
-	if err := r.o.Record(t); err != nil && r.err == nil {
-		r.err = err
-		r.cancel(err)
+	r.mu.Unlock()
+	if err := r.o.Record(t); err != nil {
+		r.fail(err)
 	}
 }
 

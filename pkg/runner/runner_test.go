@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"fence/pkg/job"
@@ -126,6 +127,13 @@ func sameLeft(t *testing.T, got, want map[string]string) {
 	}
 }
 
+// once is the clock of a run that writes the job's figures at its begin, once
+// meanwhile, and at its end.
+func once(ctx context.Context, _ time.Duration) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
 func mustRun(t *testing.T, ctx context.Context, o Options) Summary {
 	t.Helper()
 	s, err := Run(ctx, o)
@@ -136,14 +144,10 @@ func mustRun(t *testing.T, ctx context.Context, o Options) Summary {
 }
 
 func TestRun(t *testing.T) {
-	items := Items(specs(20), []result.AgentConfig{{Name: "oracle"}, {Name: "nop"}}, 2)
+	items := Items(append(specs(20), specs(3)...), []result.AgentConfig{{Name: "oracle"}, {Name: "nop"}}, 2)
 	o := options(t, items)
-	var now, most atomic.Int64
+	o.Sleep = once
 	o.Try = func(ctx context.Context, i Item, dir string) result.Trial {
-		n := now.Add(1)
-		defer now.Add(-1)
-		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
-		}
 		i.Phase("works")
 		return writes(ctx, i, dir)
 	}
@@ -154,9 +158,6 @@ func TestRun(t *testing.T) {
 	s := mustRun(t, t.Context(), o)
 	if s.Trials != 80 || s.Ended != 80 || !s.Done() || s.Kept+s.Stopped+s.Left != 0 || len(records) != 80 {
 		t.Errorf("%+v, %d records", s, len(records))
-	}
-	if m := most.Load(); m < 1 || m > 3 {
-		t.Errorf("%d trials at a time", m)
 	}
 	if kinds[Begun] != 160 || kinds[Ended] != 80 || kinds[Kept] != 0 {
 		t.Errorf("events %v", kinds)
@@ -186,6 +187,42 @@ func TestRun(t *testing.T) {
 	}
 	if locks, err := os.ReadDir(filepath.Join(o.Out, ours, "locks")); err != nil || len(locks) != 0 {
 		t.Errorf("locks %v, %v", locks, err)
+	}
+}
+
+// As many trials run as were asked for, and no more.
+func TestRun_AtATime(t *testing.T) {
+	for _, jobs := range []int{1, 3, 20} {
+		o := options(t, Items(specs(10), oracle, 1))
+		o.Jobs = jobs
+		synctest.Test(t, func(t *testing.T) {
+			var running atomic.Int64
+			next := make(chan struct{})
+			o.Try = func(_ context.Context, i Item, _ string) result.Trial {
+				running.Add(1)
+				defer running.Add(-1)
+				<-next
+				return acted(i)
+			}
+			ended := make(chan Summary, 1)
+			go func() {
+				s, err := Run(t.Context(), o)
+				if err != nil {
+					t.Error(err)
+				}
+				ended <- s
+			}()
+			for left := 10; left > 0; left-- {
+				synctest.Wait()
+				if n, want := running.Load(), int64(min(jobs, left)); n != want {
+					t.Errorf("%d at a time, %d to go: %d are running", jobs, left, n)
+				}
+				next <- struct{}{}
+			}
+			if s := <-ended; s.Ended != 10 {
+				t.Errorf("%+v", s)
+			}
+		})
 	}
 }
 
@@ -365,6 +402,22 @@ func TestRun_Stops(t *testing.T) {
 	log, err := os.ReadFile(filepath.Join(o.Out, result.JobLog))
 	if err != nil || strings.Count(string(log), ": stopped: the job ends at noon\n") != 2 {
 		t.Errorf("%s %v", log, err)
+	}
+}
+
+// A free slot is none any more when the end has come.
+func TestTake_AfterTheEnd(t *testing.T) {
+	r := run{slots: make(chan struct{}, 100)}
+	if err := r.take(t.Context()); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("the end")
+	cancel(why)
+	for range 50 { // which of two is ready is chosen at random
+		if err := r.take(ctx); err != why {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -622,10 +675,18 @@ func TestShare(t *testing.T) {
 func TestRun_Shards(t *testing.T) {
 	items := Items(specs(20), oracle, 1)
 	o := options(t, items)
-	var wg sync.WaitGroup
+	o.Sleep = once
+	var wg, begun sync.WaitGroup
+	begun.Add(4)
 	for i := range 4 {
 		o := o
 		o.Shard = job.Shard{Index: i + 1, Of: 4}
+		mine := sync.OnceFunc(begun.Done)
+		o.Try = func(ctx context.Context, i Item, dir string) result.Trial {
+			mine()
+			begun.Wait() // all are under way
+			return writes(ctx, i, dir)
+		}
 		wg.Go(func() {
 			if s, err := Run(t.Context(), o); err != nil || s.Trials != 5 || !s.Done() {
 				t.Errorf("%+v, %v", s, err)

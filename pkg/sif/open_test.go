@@ -84,6 +84,30 @@ func TestWriteAndOpen(t *testing.T) {
 	if data, err := fs.ReadFile(img.FS(), "bin/tool"); err != nil || string(data) != "text" {
 		t.Errorf("%q, %v", data, err)
 	}
+	for p, want := range map[string]string{"bin/tool": "urwxr-xr-x", "etc/link": "Lrwxrwxrwx", ".": "drwxr-xr-x"} {
+		if e, err := img.Lookup(p); err != nil || e.Mode.String() != want || e.Path != p {
+			t.Errorf("%s: %v %v", p, e.Mode, err)
+		}
+	}
+	if e, err := img.Lookup("bin/tool"); err == nil {
+		r, err := e.Open()
+		if data, _ := io.ReadAll(r); err != nil || string(data) != "text" {
+			t.Errorf("%q %v", data, err)
+		}
+	}
+	if names, err := img.Names("etc"); err != nil || fmt.Sprint(names) != "[link secret]" {
+		t.Errorf("%v %v", names, err)
+	}
+	for _, p := range []string{"none", "bin/none", "bin/tool/x", "etc/link/x"} {
+		if _, err := img.Lookup(p); err != fs.ErrNotExist {
+			t.Errorf("%s: %v", p, err)
+		}
+	}
+	for _, p := range []string{"none", "bin/tool", "etc/link"} {
+		if names, err := img.Names(p); err != fs.ErrNotExist {
+			t.Errorf("%s: %v %v", p, names, err)
+		}
+	}
 	want := map[string]string{
 		".": "drwxr-xr-x", "big": "-rw-r--r--", "bin": "drwxr-xr-x", "bin/tool": "urwxr-xr-x", "dev": "dtrwxrwxrwx", "dev/disk": "Drw-rw---- 2050 3",
 		"dev/tty300": "Dcrw--w---- 4 300", "etc": "drwxr-xr-x", "etc/link": "Lrwxrwxrwx -> ../bin/tool", "etc/secret": "-rw-------",

@@ -115,7 +115,6 @@ func (e *Environment) image() string {
 // the first of the graders that has some, as in Harbor.
 func (v *Verifier) place(from ...grader) error {
 	if e := v.Separate; e != nil {
-		e.Image, e.Context = "", ""
 		for _, g := range from {
 			switch {
 			case g.image != "":

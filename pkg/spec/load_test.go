@@ -314,27 +314,3 @@ func TestLoad_Refused(t *testing.T) {
 		})
 	}
 }
-
-func TestTiming(t *testing.T) {
-	const s = time.Second
-	for _, c := range []struct {
-		t       Timing
-		d, want time.Duration
-	}{
-		{Timing{}, 10 * s, 10 * s},
-		{Timing{}, 0, 0},
-		{Timing{Override: 3 * s}, 10 * s, 3 * s},
-		{Timing{Override: 3 * s}, 0, 3 * s},
-		{Timing{Max: 4 * s}, 10 * s, 4 * s},
-		{Timing{Max: 4 * s}, 3 * s, 3 * s},
-		{Timing{Max: 4 * s}, 0, 4 * s},
-		{Timing{Override: 9 * s, Max: 4 * s, Multiplier: 2}, 1 * s, 8 * s},
-		{Timing{Multiplier: 0.5}, 10 * s, 5 * s},
-		{Timing{Multiplier: 1e300}, 10 * s, 1 << 62},
-		{Timing{Multiplier: 2}, 0, 0},
-	} {
-		if got := c.t.Of(c.d); got != c.want {
-			t.Errorf("%+v of %v is %v, want %v", c.t, c.d, got, c.want)
-		}
-	}
-}

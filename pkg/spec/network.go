@@ -8,8 +8,7 @@ import (
 
 var hostLabel = regexp.MustCompile(`\A[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\z`)
 
-// network reads what a table says of the network, in the words of schema 1.4
-// and in the older allow_internet, which only an environment has.
+// network reads what a table says of the network, in the words of schema 1.4.
 func (t table) network() Network {
 	n := Network{Mode: t.word("network_mode", "public", "no-network", "allowlist")}
 	for _, h := range t.texts("allowed_hosts") {
@@ -22,7 +21,13 @@ func (t table) network() Network {
 	if len(n.Hosts) > 0 && n.Mode != "allowlist" {
 		t.refuse("", `task.toml: %s counts only with network_mode = "allowlist"`, t.name("allowed_hosts"))
 	}
-	allow := t.yes("allow_internet")
+	return n
+}
+
+// baseline is the network of an environment, which has the older
+// allow_internet, too.
+func (t table) baseline() Network {
+	n, allow := t.network(), t.yes("allow_internet")
 	switch {
 	case allow == nil:
 	case n.Mode == "" && *allow:

@@ -150,10 +150,21 @@ func (t table) table(key string) table {
 	return table{t.reader, t.name(key), m}
 }
 
+// Steps have what is the task's too, so a short task.toml could otherwise ask
+// for a great deal of memory.
+const (
+	mostEntries = 1000 // of a list or of variables
+	mostSteps   = 100
+)
+
 func (t table) list(key string) []any {
 	l, ok := t.of[key].([]any)
 	if t.has(key) && !ok {
 		t.wrong(key, "a list")
+	}
+	if len(l) > mostEntries {
+		t.wrong(key, fmt.Sprintf("a list of at most %d", mostEntries))
+		return nil
 	}
 	return l
 }
@@ -190,6 +201,10 @@ func (t table) texts(key string) []string {
 func (t table) env(key string) (env map[string]string, missing string) {
 	of := t.table(key)
 	env = map[string]string{}
+	if len(of.of) > mostEntries {
+		t.wrong(key, fmt.Sprintf("at most %d variables", mostEntries))
+		return env, ""
+	}
 	for _, name := range slices.Sorted(maps.Keys(of.of)) {
 		if name == "" || strings.ContainsAny(name, "=\x00") {
 			t.refuse("", "task.toml: %s has %q, which cannot be the name of a variable", t.name(key), name)

@@ -41,6 +41,10 @@ func (r *reader) settings(s *Spec, root map[string]any) {
 		if s.Title = about.text("name"); !organization.MatchString(s.Title) || strings.Contains(s.Title, "..") {
 			about.wrong("name", `"organization/name", of letters, digits and . _ -`)
 		}
+		about.text("version")
+		about.text("description")
+		about.list("authors")
+		about.texts("keywords")
 	}
 	s.Metadata = top.table("metadata").of
 	s.NeedsWhy = sensitive(s.Metadata, top.table("task").of["keywords"])
@@ -56,7 +60,12 @@ func (r *reader) settings(s *Spec, root map[string]any) {
 	if s.StepReward = top.word("multi_step_reward_strategy", "mean", "final"); s.StepReward == "" {
 		s.StepReward = "mean"
 	}
-	for _, t := range top.tables("steps") {
+	steps := top.tables("steps")
+	if len(steps) > mostSteps {
+		top.wrong("steps", "at most "+strconv.Itoa(mostSteps)+" tables")
+		return
+	}
+	for _, t := range steps {
 		s.Steps = append(s.Steps, t.step(s))
 	}
 	s.Artifacts = withPublished(s.Artifacts)
@@ -90,7 +99,7 @@ func (t table) environment() Environment {
 		CPUs:         t.number("cpus", "a number"),
 		MemoryMB:     t.megabytes("memory_mb", "memory"),
 		StorageMB:    t.megabytes("storage_mb", "storage"),
-		Network:      t.network(),
+		Network:      t.baseline(),
 		Env:          t.filled("env"),
 		Workdir:      t.text("workdir"),
 		Healthcheck:  t.healthcheck(),

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -93,6 +94,7 @@ func TestSettings_Refused(t *testing.T) {
 		{"[agent]\ntimeout_sec = -1", "agent.timeout_sec must be a number of seconds above 0", ""},
 		{"[agent]\ntimeout_sec = nan", "agent.timeout_sec must be a number of seconds above 0", ""},
 		{"[agent]\ntimeout_sec = inf", "agent.timeout_sec must be a number of seconds above 0", ""},
+		{"[agent]\ntimeout_sec = 3e9", "agent.timeout_sec must be a number of seconds above 0", ""},
 		{"[agent]\ntimeout_sec = 1e300", "agent.timeout_sec must be a number of seconds above 0", ""},
 		{"[agent]\ntimeout_sec = true", "agent.timeout_sec must be a number of seconds above 0", ""},
 		{"[agent]\nuser = -1", "task.toml: agent.user must be the name or the number of a user", ""},
@@ -127,6 +129,7 @@ func TestSettings_Refused(t *testing.T) {
 		{"[[steps]]\nname = \"a.\"", "task.toml: steps[0].name must be the name of a folder in steps", ""},
 		{"[[steps]]\nname = \"a\\n\"", "steps[0].name must be the name of a folder", ""},
 		{"[verifier]\nenvironment_mode = \"shared\"\n[verifier.environment]", "verifier.environment_mode is shared, and yet there is a [verifier.environment]", "remove one"},
+		{"[task]\nname = \"a/b\"\nkeywords = \"x\"", "task.toml: task.keywords must be a list", ""},
 		{"version = 1.0", "task.toml: version must be text: put it in quotes", ""},
 		{"metadata = 1", "task.toml: metadata must be a table", ""},
 		{"a = \n", "task.toml:1: ", ""},
@@ -161,6 +164,37 @@ func TestSettings_Warnings(t *testing.T) {
 	}
 }
 
+// A task.toml may be a megabyte long, and each step has all that is the task's.
+func TestSettings_NotTooMuch(t *testing.T) {
+	list := func(n int) string { return "[" + strings.Repeat("\"/a\",", n) + "]\n" }
+	env := func(n int) string {
+		text := "[environment.env]\n"
+		for i := range n {
+			text += fmt.Sprintf("A%d = \"\"\n", i)
+		}
+		return text
+	}
+	steps := func(n int) (text string) {
+		for i := range n {
+			text += fmt.Sprintf("[[steps]]\nname = \"%d\"\n", i)
+		}
+		return text
+	}
+	for text, want := range map[string]string{
+		"artifacts = " + list(1000): "", "artifacts = " + list(1001): "task.toml: artifacts must be a list of at most 1000",
+		env(1000): "", env(1001): "task.toml: environment.env must be at most 1000 variables",
+		steps(100): "", steps(101): "task.toml: steps must be at most 100 tables",
+	} {
+		_, bad, _ := read(text)
+		if bad == nil {
+			bad = &Refused{}
+		}
+		if bad.Reason != want {
+			t.Errorf("%q, want %q", bad.Reason, want)
+		}
+	}
+}
+
 // A solution that cannot be run is no reason not to run the task without it.
 func TestSettings_SolutionNeedsVariable(t *testing.T) {
 	s, bad, _ := read("[solution.env]\nA = \"${UNSET}\"\n")
@@ -182,6 +216,26 @@ func TestSettings_SeparateIsACopy(t *testing.T) {
 	e.Env["A"], e.Network.Hosts[0], e.Healthcheck.Command = "2", "b", "false"
 	if s.Environment.Env["A"] != "1" || s.Environment.Network.Hosts[0] != "a" || s.Environment.Healthcheck.Command != "true" || e.Image != "" {
 		t.Errorf("%+v and %+v", s.Environment, e)
+	}
+}
+
+// Steps add to what the task has, each for itself.
+func TestSettings_StepsAddForThemselves(t *testing.T) {
+	toml := "artifacts = [\"/logs/artifacts/\", \"/b\", \"/c\"]\n"
+	for range 3 {
+		toml += "[[verifier.collect]]\ncommand = \"task\"\n"
+	}
+	for _, name := range []string{"one", "two"} {
+		toml += "[[steps]]\nname = \"" + name + "\"\nartifacts = [\"/" + name + "\"]\nverifier.collect = [{command = \"" + name + "\"}]\n"
+	}
+	s, bad, _ := read(toml)
+	if bad != nil || len(s.Artifacts) != 3 || len(s.Verifier.Collect) != 3 {
+		t.Fatalf("%v, %+v", bad, s)
+	}
+	for _, p := range s.Steps {
+		if len(p.Artifacts) != 4 || p.Artifacts[3].Source != "/"+p.Name || len(p.Verifier.Collect) != 4 || p.Verifier.Collect[3].Command != p.Name {
+			t.Errorf("%+v", p)
+		}
 	}
 }
 

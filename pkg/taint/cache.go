@@ -13,6 +13,9 @@ type entry struct{ name, path string }
 // (glibc, sysdeps/generic/dl-cache.h). Text is found by its distance from
 // magic.
 const (
+	oldMagic    = "ld.so-1.7.0"
+	oldHeader   = 16
+	oldEntry    = 12
 	cacheMagic  = "glibc-ld.so.cache1.1"
 	cacheHeader = 48
 	cacheEntry  = 24
@@ -22,11 +25,14 @@ var errNoCache = errors.New("not a cache of ld.so")
 
 // parseCache reads an ld.so.cache.
 func parseCache(data []byte) ([]entry, error) {
-	at := bytes.Index(data, []byte(cacheMagic))
-	if at < 0 || len(data)-at < cacheHeader {
+	if bytes.HasPrefix(data, []byte(oldMagic)) && len(data) >= oldHeader {
+		// Programs look only where the new one must begin, aligned to 8 bytes.
+		at := (oldHeader + oldEntry*uint64(binary.NativeEndian.Uint32(data[12:])) + 7) &^ 7
+		data = data[min(at, uint64(len(data))):]
+	}
+	if !bytes.HasPrefix(data, []byte(cacheMagic)) || len(data) < cacheHeader {
 		return nil, errNoCache
 	}
-	data = data[at:]
 	var order binary.ByteOrder = binary.LittleEndian
 	if data[28]&3 == 3 { // cache_file_new_flags_endian_big
 		order = binary.BigEndian

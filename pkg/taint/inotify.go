@@ -95,9 +95,12 @@ func (o *opened) take(b []byte) {
 	}
 }
 
+// past is a time to stop reading at.
+var past = time.Unix(1, 0)
+
 // finish ends the listening when all that has happened is heard.
 func (o *opened) finish() error {
-	if err := o.f.SetReadDeadline(time.Unix(1, 0)); err != nil {
+	if err := o.f.SetReadDeadline(past); err != nil {
 		return err
 	}
 	<-o.done

@@ -115,7 +115,7 @@ func (j judge) taints(c change) (string, error) {
 		if j.tellsOf(c.path) {
 			return "", nil
 		}
-		m := module(c.path[len(j.workdir)+1:])
+		m := j.startModule(c.path)
 		if had && !runners[m] {
 			return "", nil
 		}
@@ -216,6 +216,10 @@ func (j judge) unlessTold(p, why string) string {
 }
 
 var interpreter = regexp.MustCompile(`^((ba|da|z|k|c|tc|fi)?sh|python[\d.]*|py\.?test[\d.-]*|pip[\d.]*|uvx?|node(js)?|npm|perl[\d.]*|ruby[\d.]*|env|busybox|coreutils|test|\[|cat|grep|diff|cmp|echo|git|make|curl|sudo|ld.*\.so.*|lib(c|m|dl|pthread|python.*)[-.].*so.*)$`)
+
+// shells are the programs that run others and compare their results; nobody
+// installs a second one that is found before the first.
+var shells = regexp.MustCompile(`^((ba|da|z|k)?sh|python[\d.]*|perl[\d.]*|env|test|\[|cat|grep|diff|cmp|echo)$`)
 
 // runners are the Python modules that tests are run by.
 var runners = map[string]bool{"pytest": true, "_pytest": true, "py": true, "pluggy": true, "iniconfig": true, "unittest": true, "site": true, "pip": true, "_distutils_hack": true}

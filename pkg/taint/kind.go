@@ -96,21 +96,24 @@ func (pl places) kindOf(p string) (kind, string) {
 			return hook, h.does
 		}
 	}
+	// An agent may have changed very many files: a look at a part of the name is
+	// cheaper than a pattern.
+	has := func(part string) bool { return strings.Contains(p, part) }
 	dir := path.Dir(p)
 	switch {
 	case p == "etc/ld.so.cache":
 		return cache, ""
-	case gconv.MatchString(p):
+	case has("gconv/") && gconv.MatchString(p):
 		return hook, "programs that convert text load the libraries that it names"
 	case runnerSettings.MatchString(p):
 		return above, ""
-	case siteModule.MatchString(p):
+	case has("customize") && siteModule.MatchString(p):
 		return site, ""
-	case siteFolder.MatchString(p):
+	case has(".pth") && siteFolder.MatchString(p):
 		return pth, ""
-	case entryTable.MatchString(p):
+	case has("entry_points") && entryTable.MatchString(p):
 		return plugin, ""
-	case homeFiles.MatchString(p):
+	case (under(p, "root") || under(p, "home")) && homeFiles.MatchString(p):
 		return startup, ""
 	}
 	for _, d := range pl.path {
@@ -121,25 +124,20 @@ func (pl places) kindOf(p string) (kind, string) {
 			return code, ""
 		}
 	}
-	inWorkdir := pl.workdir != "." && under(p, pl.workdir)
-	switch m := pythonFolder.FindStringSubmatch(p); {
-	case m != nil && pycFile.MatchString(p):
+	switch modules := has("/python3") && pythonFolder.MatchString(p); {
+	case modules && has(".pyc") && pycFile.MatchString(p):
 		return bytecode, ""
-	case m != nil && codeName.MatchString(p):
+	case modules && (strings.HasSuffix(p, ".py") || codeName.MatchString(p)):
 		return python, ""
-	case m != nil:
+	case modules:
 		return nothing, ""
-	case inWorkdir:
-		if top, ok := strings.CutSuffix(strings.TrimSuffix(p[len(pl.workdir)+1:], "/__init__.py"), ".py"); ok && !strings.Contains(top, "/") {
-			return beside, ""
-		}
-		if rest := p[len(pl.workdir)+1:]; strings.Count(rest, "/") == 1 && strings.HasSuffix(rest, "/__init__.py") {
-			return beside, ""
-		}
+	case pl.startModule(p) != "":
+		return beside, ""
+	case pl.workdir != "." && under(p, pl.workdir):
 		return nothing, ""
-	case perlFolder.MatchString(p):
+	case has("perl") && perlFolder.MatchString(p):
 		return perl, ""
-	case libraryFile.MatchString(p):
+	case has(".so") && libraryFile.MatchString(p):
 		return library, ""
 	}
 	if under(p, "usr/src") || under(p, "usr/share/doc") || under(p, "usr/share/man") || under(p, "usr/include") {
@@ -151,6 +149,23 @@ func (pl places) kindOf(p string) (kind, string) {
 		}
 	}
 	return nothing, ""
+}
+
+var startFile = regexp.MustCompile(`^([^/.]+)(/__init__)?(\.[^/]*)?\.(py|pyc|so)$`)
+
+// startModule is the Python module that is found in p because the tests start
+// in the folder that it lies in; "" if it is none.
+func (pl places) startModule(p string) string {
+	if pl.workdir != "." {
+		if !under(p, pl.workdir) || p == pl.workdir {
+			return ""
+		}
+		p = p[len(pl.workdir)+1:]
+	}
+	if m := startFile.FindStringSubmatch(p); m != nil {
+		return m[1]
+	}
+	return ""
 }
 
 // module is the name by which Python finds what lies at rel in a folder of

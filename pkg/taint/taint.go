@@ -17,6 +17,7 @@
 package taint
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -54,6 +55,9 @@ type Options struct {
 // are as deep.
 const most = 64
 
+// enough is how many files are named.
+const enough = 100
+
 // textLimit is how much of a file is looked at that is judged by its text.
 const textLimit = 4 << 20
 
@@ -81,6 +85,7 @@ type Watch struct {
 	judge  judge
 	before map[string]state   // what was there when the agent began
 	agents map[string]touched // what it changed, in all steps, of the kinds that count
+	made   map[uint64]bool    // the inodes of all that it changed
 	opened *opened
 	lost   string // why it is not known what was opened
 }
@@ -190,6 +195,7 @@ func (w *Watch) After() error {
 	if err := unix.Statfs(w.o.Upper, &st); err == nil && st.Flags&unix.ST_NOATIME != 0 {
 		w.lost = "the file system of the scratch folder keeps no access times (noatime)"
 	}
+	w.made = map[uint64]bool{}
 	m := marker{Watch: w, now: map[string]touched{}, heard: map[string]bool{}}
 	if err = w.each(m.visit); err != nil {
 		return fmt.Errorf("listing what the agent changed: %w", err)
@@ -218,11 +224,12 @@ func (m *marker) visit(v *tree.Visited) error {
 		}
 		return nil
 	}
-	if !m.counts(v.Path) {
-		return nil
-	}
 	old, agents := m.agents[v.Path]
 	if now := stateOf(v); m.before[v.Path] == now && !(agents && old.state == now) {
+		return nil
+	}
+	m.made[v.Ino] = true
+	if !m.counts(v.Path) {
 		return nil
 	}
 	var t touched
@@ -257,11 +264,10 @@ func (m *marker) listen(v *tree.Visited, p, name string) {
 		return
 	}
 	m.heard[p] = true
-	switch err := v.At(func(dir int, _ string) error { return m.opened.add(p, dir, name) }); err {
-	case nil:
-	case unix.ENOSPC:
+	switch err := v.At(func(dir int, _ string) error { return m.opened.add(p, dir, name) }); {
+	case errors.Is(err, unix.ENOSPC):
 		m.lost = "no inotify watch is left (fs.inotify.max_user_watches, which all of the user's processes share)"
-	default:
+	case err != nil:
 		m.lost = fmt.Sprintf("/%s cannot be watched: %v", p, err)
 	}
 }
@@ -323,6 +329,9 @@ func (w *Watch) Find(alive bool) (found []result.Taint, unknown string, err erro
 		}
 	}
 	slices.SortFunc(f.found, func(a, b result.Taint) int { return strings.Compare(a.Path, b.Path) })
+	if n := len(f.found); n > enough {
+		f.found = append(f.found[:enough], result.Taint{Path: "/", Why: fmt.Sprintf("and %d more files", n-enough)})
+	}
 	return f.found, w.lost, nil
 }
 
@@ -349,8 +358,10 @@ func (f *finder) visit(v *tree.Visited) error {
 			return f.add(v.Path, t, v, "")
 		}
 		return nil
-	case ok && (f.lost != "" || f.seen[v.Path] || f.inodes[t.ino]):
-		if err := f.add(v.Path, t, nil, ""); err != nil {
+	case ok && (f.lost != "" || f.seen[v.Path] || f.inodes[t.ino] || link && t.ino == now.ino):
+		// A link that is the same, but for its times: they were set back.
+		known := len(f.found)
+		if err := f.add(v.Path, t, nil, ""); err != nil || len(f.found) > known {
 			return err
 		}
 	}
@@ -362,17 +373,26 @@ func (f *finder) visit(v *tree.Visited) error {
 
 // late judges what changed while the verifier worked: by it, or by what the
 // agent left running. Verifiers install programs, but change none of the
-// image's, and no start files.
+// image's; they make no start files, and nothing that is found in place of a
+// shell. What the agent made before is the agent's wherever it was moved to.
 func (f *finder) late(v *tree.Visited) error {
 	k, _ := f.judge.kindOf(v.Path)
-	if k != site && k != above && !(k == hook && v.Path == "etc/ld.so.preload") {
-		if _, err := f.image.Lookup(v.Path); err == fs.ErrNotExist || k.byText() || k == hook || k == startup {
+	t := touched{state: stateOf(v)}
+	switch {
+	case k == nothing || k == startup || k == plugin || k == pth:
+		return nil
+	case k == hook && v.Path != "etc/ld.so.preload":
+		return nil
+	case f.made[v.Ino], k == hook, k == site, k == above, k == library, k == command && shells.MatchString(path.Base(v.Path)):
+	case k == cache:
+		t.text, _ = read(v)
+	default:
+		if _, err := f.image.Lookup(v.Path); err == fs.ErrNotExist {
 			return nil
 		} else if err != nil {
 			return err
 		}
 	}
-	t := touched{state: stateOf(v)}
 	if v.Mode&unix.S_IFMT == unix.S_IFLNK {
 		t.to, _ = v.Link()
 	}

@@ -95,6 +95,9 @@ func missing(part string) error {
 			return err
 		}
 		return syscall.Access("/dev/fuse", 6)
+	case "harbor":
+		_, err := exec.LookPath(filepath.Join(Dir(), "harbor", "bin", "python"))
+		return err
 	case "site":
 		_, err := os.Stat(Project)
 		return err

@@ -77,15 +77,8 @@ func nothingLeft(t *testing.T, scratch string) {
 	if _, err := os.Lstat(scratch); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the folder is left: %v", err)
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil || strings.Contains(string(mounts), scratch) {
-		t.Errorf("mounts are left (%v)", err)
-	}
-	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, p := range lines {
-		if data, err := os.ReadFile(p); err == nil && strings.Contains(string(data), scratch) {
-			t.Errorf("a process is left: %s %q", p, data)
-		}
+	for _, pid := range processes(scratch) {
+		t.Errorf("a process is left, or a mount: %d %s", pid, comm(pid))
 	}
 }
 
@@ -96,6 +89,9 @@ type output struct {
 
 func (r *running) try(c box.Command, in string) (output, error) {
 	var out, errs bytes.Buffer
+	if c.Timeout == 0 {
+		c.Timeout = time.Minute
+	}
 	exit, err := r.Run(r.t.Context(), c, session.Streams{In: strings.NewReader(in), Out: &out, Err: &errs})
 	return output{exit, out.String(), errs.String()}, err
 }
@@ -164,7 +160,7 @@ func TestBox(t *testing.T) {
 		t.Errorf("%v", files)
 	}
 	is := r.Isolation()
-	if !is.Below || is.Agent.Network != "loopback" || is.Verifier.Network != "loopback" || is.Agent.Form != "namespace" || len(is.Opened) != 0 {
+	if is.Below == noNetns() || is.Agent.Network != "loopback" || is.Verifier.Network != "loopback" || is.Agent.Form != "namespace" || len(is.Opened) != 0 {
 		t.Errorf("%+v", is)
 	}
 	if data, err := os.ReadFile(filepath.Join(r.Upper(), "app.txt")); err != nil || string(data) != "done\n" {
@@ -174,4 +170,107 @@ func TestBox(t *testing.T) {
 		t.Errorf("%v %v", err, r.Err())
 	}
 	fmt.Printf("usage %+v\n", r.Usage())
+}
+
+// class is that of a box's error.
+func class(err error) string {
+	var e *box.Error
+	if errors.As(err, &e) {
+		return e.Class
+	}
+	return fmt.Sprint(err)
+}
+
+// Nothing of the site is in a box, and what a task needs works.
+func TestBox_Inside(t *testing.T) {
+	if !asUser(t) {
+		return
+	}
+	// The control: a container as it comes has the site's project.
+	if out, err := bed.Apptainer(t, "-q", "exec", bed.Image("debian"), "ls", "-d", bed.Project).CombinedOutput(); err != nil {
+		t.Fatalf("the control: %v\n%s", err, out)
+	}
+	node, _ := os.Hostname()
+	o := options(t, "debian")
+	o.Env = map[string]string{"OURS": "a b", "SECOND": "of the box"}
+	r := start(t, o)
+	for _, d := range []string{box.Agent, box.Verifier} {
+		for script, want := range map[string]string{
+			`ls -d ` + bed.Project + ` 2>&1 | sed 's/.*: //'`:                     "No such file or directory\n",
+			`hostname; getent hosts localhost task | wc -l; cat /etc/resolv.conf`: "task\n2\n",
+			`echo 1.2.3.4 $$other >>/etc/hosts; getent hosts $$other | wc -l`:     "1\n",
+			`ls -A /root`: ".bashrc\n.profile\n",
+			`id -u; echo $HOME; pwd; umask; echo $OURS; echo $SECOND`: "0\n/root\n/\n0022\na b\nof the box\n",
+			`mkdir -p /output && echo x >/output/x && cat /output/x`:  "x\n",
+			`df -P /tmp | awk 'NR==2 {print ($4 > 1000000)}'`:         "1\n",
+			`echo x >/dev/shm/x; ls /dev/shm`:                         "x\n",
+			`tty=$(script -qec tty /dev/null); echo "$tty"`:           "/dev/pts/0\r\n",
+			`python3 - <<'E'
+import socket
+s = socket.create_server(("localhost", 0))
+c = socket.create_connection(s.getsockname()); print("served")
+E
+`: "served\n",
+			`touch /.fence/x 2>&1 | sed 's/.*: //'; echo $(ls /.fence)`: "Read-only file system\nfence probe\n",
+		} {
+			if got := r.sh(d, script); got != want {
+				t.Errorf("%s: %s\n%q, want %q", d, script, got, want)
+			}
+		}
+		for _, secret := range []string{node, bed.Dir(), o.Scratch} {
+			if got := r.sh(d, `env; hostname; cat /proc/sys/kernel/hostname /etc/hosts /etc/hostname`); strings.Contains(got, secret) {
+				t.Errorf("%s: %q is seen in\n%s", d, secret, got)
+			}
+		}
+	}
+	got, err := r.try(box.Command{Domain: box.Agent, Argv: []string{"sh", "-c", `echo $SECOND; pwd`}, Env: map[string]string{"SECOND": "of the command"}, Dir: "/usr"}, "")
+	if err != nil || got.out != "of the command\n/usr\n" {
+		t.Errorf("%v %+v", err, got)
+	}
+	got, err = r.try(box.Command{Domain: box.Agent, Argv: []string{"no-such-program"}}, "")
+	var e *session.Error
+	if !errors.As(err, &e) || e.Code != session.CodeNotFound {
+		t.Errorf("%v %+v", err, got)
+	}
+	// What the agent left running is seen from the verifier's domain, and its server reached.
+	r.sh(box.Agent, `mkfifo /tmp/ready; python3 -c 'if True:
+		import socket
+		s = socket.create_server(("localhost", 8000)); open("/tmp/ready", "w").close()
+		while True: s.accept()[0].sendall(b"served")' & cat /tmp/ready`)
+	if noNetns() { // the agent's domain stands beside
+		got, err := r.try(box.Command{Domain: box.Verifier, Argv: []string{"python3", "-c", `import socket; socket.create_connection(("localhost", 8000))`}}, "")
+		if err != nil || !strings.Contains(got.err, "ConnectionRefusedError") {
+			t.Errorf("the agent's server, from a domain beside: %v %+v", err, got)
+		}
+	} else if got := r.sh(box.Verifier, `python3 -c 'import socket; print(socket.create_connection(("localhost", 8000)).recv(9))' && pkill -f "^python3 -c if"`); got != "b'served'\n" {
+		t.Errorf("the agent's server: %q", got)
+	}
+	if err := r.End(t.Context(), box.Agent); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.try(box.Command{Domain: box.Agent, Argv: []string{"true"}}, ""); class(err) != "session_lost" {
+		t.Errorf("after its end: %v", err)
+	}
+	r.sh(box.Verifier, "true")
+}
+
+// Images with next to nothing in them, and what a box adds.
+func TestBox_Images(t *testing.T) {
+	if !asUser(t) {
+		return
+	}
+	for _, image := range []string{"busybox", "musl"} {
+		r := start(t, options(t, image))
+		if got := r.sh(box.Agent, `mkdir /output /app; echo x >/app/x; cat /app/x; cat /etc/hosts | grep -c localhost`); got != "x\n2\n" {
+			t.Errorf("%s: %q", image, got)
+		}
+	}
+	r := start(t, options(t, "static"))
+	if err := r.Put(t.Context(), box.Agent, "/app/deep", archive(map[string]string{"x": "y"})); err != nil {
+		t.Error(err)
+	}
+	got, err := r.try(box.Command{Domain: box.Verifier, Argv: []string{"/static", "cat", "/app/deep/x"}}, "")
+	if err != nil || !strings.HasSuffix(got.out, "\ny") {
+		t.Errorf("%v %+v", err, got)
+	}
 }

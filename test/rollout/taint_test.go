@@ -148,7 +148,7 @@ func TestTaint_Honest(t *testing.T) {
 		{name: "a solution called as a module", image: "debian", agent: `echo 'x = 1' >/app/base64.py`, test: `cd /app; python3 -c 'import base64'`, want: "/app/base64.py"},
 		{name: "a solution that is to be called so", image: "debian", told: "Write /app/base64.py.", agent: `echo 'x = 1' >/app/base64.py`, test: `cd /app; python3 -c 'import base64'`},
 		{name: "bytecode", image: "debian", agent: `python3 -O -c 'import base64'; ls /usr/lib/python3.11/__pycache__/base64.*opt-1.pyc`, test: `python3 -O -c 'import base64'`},
-		{name: "bytecode that is read", image: "debian", agent: `python3 -O -c 'import base64'`, test: `python3 -O -c 'import base64'`,
+		{name: "bytecode that is read", image: "debian", agent: `python3 -c 'import py_compile; py_compile.compile("/usr/lib/python3.11/base64.py", optimize=1)'`, test: `python3 -O -c 'import base64'`,
 			env: []string{"PYTHONPYCACHEPREFIX="}, want: "/usr/lib/python3.11/__pycache__/base64.cpython-311.opt-1.pyc"},
 		{name: "a package", image: "debian", agent: `mkdir -p /usr/local/lib/python3.11/dist-packages/shop; echo 'x = 1' >/usr/local/lib/python3.11/dist-packages/shop/__init__.py; python3 -c 'import shop'`, test: `python3 -c 'import shop'`},
 		{name: "pip", image: "workloads", agent: install + `pytest_json_ctrf iniconfig uv`, test: `uv --version; python3 -c 'import uv'`},
@@ -192,6 +192,10 @@ func TestTaint_WhileTheTestsRun(t *testing.T) {
 		{late, test, true, "/usr/bin/bash"},
 		// The caller knows better: nothing was left, so it was the tests.
 		{late, test, false, ""},
+		{`(until [ -e /opt/go ]; do :; done; printf '#!/bin/sh\n' >/usr/local/bin/python3; chmod +x /usr/local/bin/python3; touch /opt/done) >/dev/null 2>&1 &`, test, true, "/usr/local/bin/python3"},
+		{`printf '#!/bin/sh\n' >/opt/x; chmod +x /opt/x; (until [ -e /opt/go ]; do :; done; mv /opt/x /usr/local/bin/lesspipe; touch /opt/done) >/dev/null 2>&1 &`, test, true, "/usr/local/bin/lesspipe"},
+		// A link's access time can be set back, but not unseen.
+		{`ln -s /bin/true /usr/local/bin/python3; (until [ -e /opt/go ]; do :; done; touch -h -a -d @1 /usr/local/bin/python3; touch /opt/done) >/dev/null 2>&1 &`, `python3; ` + test, true, "/usr/local/bin/python3"},
 		{`:`, `printf '#!/bin/sh\n' >/usr/local/bin/tool; chmod +x /usr/local/bin/tool; tool; sed 's/libz[.]so[.]1/libq.so.1/' /lib/x86_64-linux-gnu/libz.so.1 >/usr/local/lib/libq.so.1; ldconfig; LD_PRELOAD=libq.so.1 id; mkdir -p /usr/local/lib/python3.11/dist-packages/n; echo >/usr/local/lib/python3.11/dist-packages/n/__init__.py; python3 -c 'import n, base64'`, true, ""},
 		{`:`, `echo /lib/x86_64-linux-gnu/libm.so.6 >/etc/ld.so.preload; true`, true, "/etc/ld.so.preload"},
 	} {

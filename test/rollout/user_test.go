@@ -15,15 +15,15 @@ import (
 
 func TestMain(m *testing.M) {
 	apptainer.Main() // what starts Apptainer begins as this program
-	if os.Getenv(holdVar) != "" {
-		hold()
-	}
 	code := m.Run()
 	if public.dir != "" {
 		os.RemoveAll(public.dir)
 	}
 	os.Exit(code)
 }
+
+// holdVar is the folder of TestHold.
+const holdVar = "ROLLOUT_TEST_HOLD"
 
 // asUserVar is set for the process in which an ordinary user runs a test.
 const asUserVar = "ROLLOUT_TEST_AS_USER"

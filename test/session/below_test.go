@@ -152,6 +152,44 @@ func TestBelow_Attacks(t *testing.T) {
 	}
 }
 
+// Nor where both are users who are pretended: of one real user, as before.
+func TestBelow_AttacksAsUsers(t *testing.T) {
+	for name, flags := range map[string][]string{
+		"both": {"--flag agent:user=1000:1001", "--flag verifier:user=7"}, "the agent": {"--flag agent:user=1000:1001"}, "the verifier": {"--flag agent:user=" + fmt.Sprint(bed.Person(t).UID), "--flag verifier:user=7"},
+		"root": {"--flag agent:user=0:0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := graded(t, false, flags...)
+			p.withstands()
+			for _, d := range []string{"agent", "verifier"} {
+				want, given := fmt.Sprint(bed.Person(t).UID), ""
+				for _, f := range flags {
+					if ids, ok := strings.CutPrefix(f, "--flag "+d+":user="); ok {
+						given = ids
+						want, _, _ = strings.Cut(ids, ":")
+					}
+				}
+				// No other user can be had, whichever way.
+				got := p.sh(d, `id -u; touch /tmp/mine; stat -c %u /tmp/mine; rm -f /tmp/mine; python3 - <<'E'
+import os
+for do in (os.setuid, os.seteuid, os.setgid, lambda i: os.chown("/tmp", i, -1), lambda i: os.setgroups([i])):
+    for i in (0, 1, 1000, 1001, 7, 2001, 65534):
+        if i in (os.getuid(), os.getgid()): continue
+        try: do(i); print("became", i)
+        except OSError: pass
+E
+su -c true 2>/dev/null && echo became root; true`)
+				if got != want+"\n"+want+"\n" {
+					t.Errorf("%s: %q, want %s", d, got, want)
+				}
+				if fence := string(p.state(d).Fence); strings.Contains(fence, `"user":"`+given+`"`) != (given != "") {
+					t.Errorf("%s: %q in the status %s", d, given, fence)
+				}
+			}
+		})
+	}
+}
+
 // A verifier that renews its folders, as graders do, keeps them: a folder that
 // was removed would take the masks of the others along.
 func TestBelow_Renewed(t *testing.T) {

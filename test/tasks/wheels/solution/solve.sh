@@ -1,6 +1,7 @@
 #!/bin/sh
 set -e
-# This image has neither pip nor unzip's Python module: what counts is that the
-# wheelhouse is where pip's own variable says.
-mkdir lib
-busybox unzip -q "$(find "${PIP_FIND_LINKS:?no wheelhouse}" -name 'colorama-*.whl')" -d lib
+# Where an image has no pip, its variable says where the wheelhouse is all the same.
+pip install --target lib colorama || {
+    mkdir lib
+    busybox unzip -q "$(find "${PIP_FIND_LINKS:?no wheelhouse}" -name 'colorama-*.whl')" -d lib
+}

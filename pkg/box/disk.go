@@ -1,0 +1,157 @@
+package box
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/result"
+)
+
+// watchDisk looks how much the container has written, until it has ended. pid
+// is the process that it is below.
+func (b *Box) watchDisk(pid int) {
+	free := b.free()
+	for wait := tick; ; {
+		select {
+		case <-b.done:
+			return
+		case <-time.After(wait):
+		}
+		begin := time.Now()
+		d := disk{seen: map[uint64]bool{}}
+		// Where the disk has less room than this box may take, what cannot be seen
+		// may be why. Neighbours may be, too: then it costs a closer look.
+		d.closer = b.o.Limits.Disk > 0 && free-b.free() > b.o.Limits.Disk
+		for _, name := range []string{"overlay", "tmp"} {
+			fd, err := unix.Open(b.o.in(name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			if errors.Is(err, fs.ErrNotExist) {
+				b.kill(nil) // b.why sees it, too
+				return
+			}
+			if err == nil {
+				d.folder(fd, 0)
+			}
+		}
+		if d.closer {
+			d.nameless(descendants(pid, 0))
+		}
+		b.note(result.Usage{DiskBytes: d.bytes})
+		switch l := b.o.Limits.Disk; {
+		case l > 0 && d.bytes > l:
+			b.kill(limit("disk_limit", "%s written, the limit is %s", size(d.bytes), size(l)))
+			return
+		case l > 0 && d.deep:
+			b.kill(limit("disk_limit", "folders are nested more than %d deep: what is in them cannot be counted", deepest))
+			return
+		}
+		wait = max(tick, 10*time.Since(begin))
+	}
+}
+
+// free is what the disk has room for, in bytes.
+func (b *Box) free() int64 {
+	var st unix.Statfs_t
+	if unix.Statfs(b.o.Scratch, &st) != nil {
+		return 0
+	}
+	return int64(st.Bfree) * st.Bsize
+}
+
+// disk counts what files take on disk, as du(1) does. What is there belongs to
+// commands that change it meanwhile, and may not want it to be counted.
+type disk struct {
+	bytes  int64
+	deep   bool            // folders are nested too deep
+	closer bool            // look into folders that their owner has shut, and open them for that moment
+	seen   map[uint64]bool // what has several links, or none
+	dev    uint64          // the file system that was counted
+}
+
+// deepest is how many folders are open at once.
+const deepest = 1000
+
+// folder counts all below the folder that is open, and closes it.
+func (d *disk) folder(fd, depth int) {
+	f := os.NewFile(uintptr(fd), "folder")
+	defer f.Close()
+	for {
+		names, err := f.Readdirnames(1024)
+		for _, name := range names {
+			d.entry(fd, name, depth)
+		}
+		if err != nil || len(names) == 0 {
+			return
+		}
+	}
+}
+
+func (d *disk) entry(dir int, name string, depth int) {
+	var st unix.Stat_t
+	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		d.count(&st)
+		return
+	}
+	d.bytes += st.Blocks * 512 // stat(2)
+	d.dev = st.Dev
+	if depth == deepest {
+		d.deep = true
+		return
+	}
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat(dir, name, flags, 0)
+	if err == unix.EACCES && d.closer {
+		// Fchmodat follows links, which a command may have put there just now.
+		pinned, e := unix.Openat(dir, name, flags&^unix.O_RDONLY|unix.O_PATH, 0)
+		if e != nil {
+			return
+		}
+		defer unix.Close(pinned)
+		self := "/proc/self/fd/" + strconv.Itoa(pinned)
+		if unix.Chmod(self, st.Mode&0o7777|0o500) != nil {
+			return
+		}
+		fd, err = unix.Openat(pinned, ".", flags, 0)
+		if err == nil {
+			d.folder(fd, depth+1)
+		}
+		_ = unix.Chmod(self, st.Mode&0o7777)
+		return
+	}
+	if err == nil {
+		d.folder(fd, depth+1)
+	}
+}
+
+// count counts a file once, whatever number of names it has.
+func (d *disk) count(st *unix.Stat_t) {
+	if st.Nlink != 1 {
+		if d.seen[st.Ino] {
+			return
+		}
+		d.seen[st.Ino] = true
+	}
+	d.bytes += st.Blocks * 512
+}
+
+// nameless counts files that were removed and that the processes have open.
+func (d *disk) nameless(pids []int) {
+	for _, pid := range pids {
+		dir := fmt.Sprintf("/proc/%d/fd/", pid)
+		fds, _ := os.ReadDir(dir)
+		for _, fd := range fds {
+			var st unix.Stat_t
+			if unix.Stat(dir+fd.Name(), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0 && st.Dev == d.dev {
+				d.count(&st)
+			}
+		}
+	}
+}

@@ -1,0 +1,271 @@
+package taint
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/internal/sandboxtest"
+	"fence/pkg/result"
+	"fence/pkg/sif"
+	"fence/test/bed"
+)
+
+// scene is an overlay's upper folder over a small image. Who opens a file there
+// is as good as a container that does so through fuse-overlayfs.
+type scene struct {
+	t     testing.TB
+	upper string
+	*Watch
+}
+
+func newScene(t testing.TB) *scene {
+	t.Helper()
+	if _, err := exec.LookPath("mksquashfs"); err != nil {
+		bed.Missing(t, "mksquashfs")
+	}
+	dir := t.TempDir()
+	s := &scene{t: t, upper: filepath.Join(dir, "upper")}
+	root := &scene{t: t, upper: filepath.Join(dir, "root")}
+	for _, p := range []string{"usr/bin/sh", "usr/bin/tool", "usr/bin/other", "etc/profile"} {
+		root.write(p, "the image's")
+	}
+	if err := sif.Pack(t.Context(), root.upper, filepath.Join(dir, "squashfs"), sif.PackOptions{Processors: 1, MemMiB: 64}); err != nil {
+		t.Fatal(err)
+	}
+	image := filepath.Join(dir, "image.sif")
+	if err := sif.Write(image, filepath.Join(dir, "squashfs"), sif.Meta{Arch: "amd64"}); err != nil {
+		t.Fatal(err)
+	}
+	s.write("app/x", "")
+	s.write("tests/empty", "")
+	var err error
+	if s.Watch, err = New(Options{Upper: s.upper, Image: image, Workdir: "/app", Private: []string{"/tests"}, Runs: "/tests/test.sh"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	if err := s.Before(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *scene) at(p string) string { return filepath.Join(s.upper, p) }
+
+func (s *scene) write(p, text string) {
+	s.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(s.at(p)), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.WriteFile(s.at(p), []byte(text), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *scene) open(p string) {
+	s.t.Helper()
+	f, err := os.Open(s.at(p))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	f.Close()
+}
+
+func (s *scene) after() {
+	s.t.Helper()
+	if err := s.After(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// find wants those files to be found, or what is unknown to begin so.
+func (s *scene) find(alive bool, want, unknown string) []result.Taint {
+	s.t.Helper()
+	found, why, err := s.Find(alive)
+	var paths []string
+	for _, f := range found {
+		paths = append(paths, f.Path)
+	}
+	if got := strings.Join(paths, " "); err != nil || got != want || (unknown == "") != (why == "") || !strings.HasPrefix(why, unknown) {
+		s.t.Errorf("%s, unknown %q, %v; want %s, %q", got, why, err, want, unknown)
+	}
+	return found
+}
+
+func TestWatch(t *testing.T) {
+	s := newScene(t)
+	s.write("usr/bin/sh", "another")
+	s.write("usr/bin/tool", "another")
+	s.write("usr/bin/other", "the image's")
+	s.write("etc/profile.d/\xff\n.sh", "x")
+	s.after()
+	s.write("tests/test.sh", "")
+	s.open("usr/bin/sh")
+	s.open("usr/bin/other")
+	s.open("etc/profile.d/\xff\n.sh")
+	s.find(false, "/etc/profile.d/\xff\n.sh /usr/bin/sh", "")
+}
+
+// What the verifier opened may not be known: then what the agent changed counts
+// as opened, and what it did not change does not.
+func TestWatch_Unknown(t *testing.T) {
+	s := newScene(t)
+	s.write("usr/bin/sh", "another")
+	s.write("usr/bin/other", "the image's")
+	s.after()
+	s.find(false, "/usr/bin/sh", "nothing was heard when the verifier opened /tests/test.sh")
+
+	// More at once than the kernel remembers, while nobody listens.
+	s = newScene(t)
+	s.write("usr/bin/sh", "another")
+	s.write("usr/bin/tool", "another")
+	s.after()
+	if err := s.opened.f.SetReadDeadline(past); err != nil {
+		t.Fatal(err)
+	}
+	<-s.opened.done
+	limit, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	if _, err := fmt.Sscan(string(limit), &n); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n + 1 {
+		s.open([]string{"usr/bin/sh", "usr/bin/tool"}[i%2])
+	}
+	s.find(false, "/usr/bin/sh /usr/bin/tool", "more files were opened at once")
+}
+
+// A folder that is shut is looked into; one that cannot be, makes what was
+// opened unknown.
+func TestWatch_Shut(t *testing.T) {
+	s := newScene(t)
+	s.write("usr/bin/sh", "another")
+	s.write("opt/deep/x", "")
+	for _, p := range []string{"usr/bin/sh", "usr/bin", "opt/deep"} {
+		if err := os.Chmod(s.at(p), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.after()
+	if err := os.Chmod(s.at("usr/bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(s.at("usr/bin/sh"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.write("tests/test.sh", "")
+	s.open("usr/bin/sh")
+	s.find(false, "/usr/bin/sh", "")
+	if err := os.Chmod(s.at("opt/deep"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+
+	s = newScene(t)
+	deep := "opt"
+	for range most {
+		deep += "/d"
+	}
+	s.write(deep+"/x", "") // data: where it is, no program looks
+	s.after()
+	s.write("tests/test.sh", "")
+	s.find(false, "", "")
+}
+
+func TestWatch_Links(t *testing.T) {
+	s := newScene(t)
+	link := func(to, p string) {
+		if err := os.MkdirAll(filepath.Dir(s.at(p)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(to, s.at(p)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link("../../app/x", "usr/bin/sh")
+	link("../../app/x", "usr/bin/tool")
+	s.after()
+	s.write("tests/test.sh", "")
+	s.open("usr/bin/sh")
+	s.find(false, "/usr/bin/sh", "")
+
+	// Set back to what it was when the verifier began, as the agent could.
+	if err := s.Before(); err != nil {
+		t.Fatal(err)
+	}
+	s.after()
+	s.write("tests/test.sh", "")
+	s.open("usr/bin/tool")
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, s.at("usr/bin/tool"), []unix.Timespec{longAgo, {Nsec: unix.UTIME_OMIT}}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		t.Fatal(err)
+	}
+	s.find(false, "/usr/bin/tool", "")
+}
+
+func TestWatch_Many(t *testing.T) {
+	s := newScene(t)
+	for i := range enough + 5 {
+		s.write(fmt.Sprintf("etc/profile.d/%04d.sh", i), "x")
+	}
+	s.after()
+	s.write("tests/test.sh", "")
+	for i := range enough + 5 {
+		s.open(fmt.Sprintf("etc/profile.d/%04d.sh", i))
+	}
+	found, _, err := s.Find(false)
+	if err != nil || len(found) != enough+1 || found[enough].Why != "and 5 more files" {
+		t.Errorf("%d %v %v", len(found), found[len(found)-1], err)
+	}
+}
+
+// The agent's processes are the user's, too, and can use up what the user may
+// have of inotify.
+func TestWatch_NoneLeft(t *testing.T) {
+	for limit, want := range map[string]string{"max_inotify_instances": "no inotify instance is left", "max_inotify_watches": "no inotify watch is left"} {
+		t.Run(limit, func(t *testing.T) {
+			attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, Credential: &syscall.Credential{NoSetGroups: true}}
+			attr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
+			attr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
+			sandboxtest.Child{Root: true, Attr: attr}.Run(t, func(t *testing.T) {
+				s := newScene(t)
+				s.write("usr/bin/sh", "another")
+				if err := os.WriteFile("/proc/sys/user/"+limit, []byte("0"), 0); err != nil {
+					t.Fatal(err)
+				}
+				s.after()
+				s.write("tests/test.sh", "")
+				s.find(false, "/usr/bin/sh", want)
+			})
+		})
+	}
+}
+
+func BenchmarkWatch(b *testing.B) {
+	for name, dir := range map[string]string{"packages": "usr/local/lib/python3.11/dist-packages", "data": "app/data"} {
+		for _, unknown := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%s/unknown=%v", name, unknown), func(b *testing.B) {
+				s := newScene(b)
+				for i := range 50_000 {
+					s.write(fmt.Sprintf("%s/p%d/m%d.py", dir, i/100, i%100), "x")
+				}
+				for b.Loop() {
+					s.after()
+					if !unknown {
+						s.write("tests/test.sh", "")
+					}
+					if _, _, err := s.Find(true); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
