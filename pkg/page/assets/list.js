@@ -1,7 +1,8 @@
 // The list of trials, with what was counted.
 "use strict";
 
-// The columns, the one of runs where there are several. What a cell shows is
+// The columns: that of runs where there are several, those of numbers where
+// there are any. What a cell shows is
 // what it is sorted by, unless it says otherwise.
 const all = [
   { name: "Trial", of: (t) => t.name, show: (t) => h("a", { href: "#t=" + t.i }, t.name) },
@@ -16,7 +17,7 @@ const all = [
   { name: "Time", of: (t) => t.s, show: (t) => time(t.s), number: true },
   { name: "Why", of: (t) => why(t), style: "why" },
 ];
-const columns = () => all.filter((c) => c.name !== "Run" || rollout.data.runs.length > 1);
+const columns = () => all.filter((c) => c.name === "Run" ? rollout.data.runs.length > 1 : !c.number || rollout.data.trials.some((t) => c.of(t) !== null));
 
 function why(t) {
   const parts = [];
@@ -49,7 +50,7 @@ function shown() {
 function drawList() {
   const d = rollout.data, root = document.getElementById("list");
   const n = (k) => d.trials.filter((t) => t.kind === k).length;
-  const judged = d.trials.length - n("fault");
+  const judged = n("solved") + n("partly") + n("failed");
   fill(root, 
     h("h1", null, "rollout report"),
     h("p", { class: "dim" }, d.runs.join(", ")),
