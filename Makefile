@@ -29,6 +29,7 @@ build: deps ## the static binaries, into bin/
 	CGO_ENABLED=1 $(FENCE_ENV) $(GO) build $(BUILDFLAGS) -tags $(FENCE_TAGS) -ldflags '$(STATIC)' -o $(BIN)/fence ./cmd/fence
 	CGO_ENABLED=0 $(GO) build $(BUILDFLAGS) -tags $(TAGS) -ldflags '-s -w' -o $(BIN)/probe ./cmd/probe
 	CGO_ENABLED=0 $(GO) build $(BUILDFLAGS) -tags $(TAGS) -ldflags '-s -w' -o $(BIN)/sifbuild ./cmd/sifbuild
+	CGO_ENABLED=0 $(GO) build $(BUILDFLAGS) -tags $(TAGS) -ldflags '-s -w' -o $(BIN)/rollout ./cmd/rollout
 
 deps:
 	@test/deps

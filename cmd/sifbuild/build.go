@@ -129,10 +129,7 @@ func buildCommand(c *urfave.Context) error {
 	}
 	ready, waiting := apart(all)
 	planned := build.Planned(o)
-	var names *harborNames
-	if c.Bool("harbor-names") {
-		names = newHarborNames(o.Cache)
-	}
+	names := newHarborNames(o.Cache, c.Bool("harbor-names"))
 	list, _ := wants(planned, ready)
 	work := len(waiting) > 0 || slices.ContainsFunc(list, func(w build.Want) bool { return !planned.Has(w.Key) })
 	if work { // else the cache may be one that only others can write to

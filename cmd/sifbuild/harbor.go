@@ -6,15 +6,18 @@ import (
 	"path/filepath"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"fence/pkg/build"
 	"fence/pkg/harbor"
 	"fence/pkg/task"
 )
 
-// harborNames gives images the names that Harbor's workers look for, as they
-// come. A nil one gives none.
+// harborNames puts images into the cache's index, by which rollout finds them,
+// and gives them the names that Harbor's workers look for, as they come.
 type harborNames struct {
 	cache   string
+	links   bool                    // the names, too
 	named   map[string]harbor.Named // by the task's folder
 	all     []harbor.Named
 	keys    []string        // of the images of all
@@ -23,27 +26,29 @@ type harborNames struct {
 	err     error // the first that went wrong
 }
 
-func newHarborNames(cache string) *harborNames {
-	return &harborNames{cache: cache, named: map[string]harbor.Named{}}
+func newHarborNames(cache string, links bool) *harborNames {
+	return &harborNames{cache: cache, links: links, named: map[string]harbor.Named{}}
 }
 
 // add names tasks that have a plan. What cannot be named, or only by a name that
 // another task has for another image, gets a warning.
 func (h *harborNames) add(b *build.Builder, all []planned) {
-	if h == nil {
-		return
-	}
 	for i, t := range all {
 		if t.err != nil {
 			continue
 		}
 		n, err := harbor.Name(t.task)
-		if err != nil {
+		if err != nil && !h.links {
+			continue
+		} else if err != nil {
 			all[i].task.Warnings = append(t.task.Warnings, fmt.Sprintf("--harbor-names: it gets none: %v", err))
 			continue
 		}
 		h.named[t.task.Dir] = n
 		h.all, h.keys = append(h.all, n), append(h.keys, b.Key(t.plan))
+	}
+	if !h.links {
+		return
 	}
 	before := h.shared
 	h.shared = harbor.Shared(h.all, h.keys)
@@ -63,7 +68,7 @@ func (h *harborNames) add(b *build.Builder, all []planned) {
 
 // done names the image of a task.
 func (h *harborNames) done(t task.Task, r *build.Report) {
-	if h == nil || r.Fault != nil {
+	if r.Fault != nil {
 		return
 	}
 	n, ok := h.named[t.Dir]
@@ -75,6 +80,9 @@ func (h *harborNames) done(t task.Task, r *build.Report) {
 		Key: r.Key, Image: filepath.Join("sif", filepath.Base(r.Image)), Files: []string{},
 	}
 	for _, file := range n.Files {
+		if !h.links {
+			break
+		}
 		if h.shared[file] {
 			h.failed(harbor.Unlink(h.cache, file))
 			continue
@@ -94,10 +102,12 @@ func (h *harborNames) failed(err error) {
 	}
 }
 
-// end writes the index. The error is the first that any name met.
+// end writes the index. The error is the first that any name met; where only the
+// index was to be written, and the cache is one that only others write to, it
+// stays as it is.
 func (h *harborNames) end(ctx context.Context) error {
-	if h == nil {
-		return nil
+	if !h.links {
+		return h.index(ctx)
 	}
 	for i := range h.entries {
 		h.entries[i].Files = slices.DeleteFunc(h.entries[i].Files, func(file string) bool { return h.shared[file] })
@@ -107,4 +117,22 @@ func (h *harborNames) end(ctx context.Context) error {
 		return fmt.Errorf("--harbor-names: the images are there, and not all have Harbor's names: %w", h.err)
 	}
 	return nil
+}
+
+func (h *harborNames) index(ctx context.Context) error {
+	if len(h.entries) == 0 || unix.Access(h.cache, unix.W_OK) != nil {
+		return nil
+	}
+	known, err := harbor.ReadIndex(h.cache)
+	if err != nil {
+		return err
+	}
+	for i, e := range h.entries { // names that an earlier run gave stay
+		for _, was := range known.Images {
+			if was.Task == e.Task && was.Key == e.Key && was.Environment == e.Environment && was.Dockerfile == e.Dockerfile && was.DockerImage == e.DockerImage {
+				h.entries[i].Files = was.Files
+			}
+		}
+	}
+	return harbor.Merge(ctx, h.cache, h.entries)
 }

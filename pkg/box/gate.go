@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -15,11 +16,59 @@ import (
 	"fence/pkg/session"
 )
 
+// expectation is a file of what the gate expects, where it is more than the
+// built-in of that name: what was opened with a reason can be reached.
+func (o Options) expectation(name string) string {
+	reasons := map[string]string{}
+	for _, b := range o.Binds {
+		reasons[b.Target] = b.why()
+	}
+	for _, w := range o.Opens {
+		if w.Path != "" {
+			reasons[w.Path] = w.Why
+		}
+	}
+	if len(reasons) == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("version = 1\nextends = %q\n", name)
+	for _, at := range slices.Sorted(maps.Keys(reasons)) {
+		for _, id := range []string{"fs.shared.list", "fs.shared.read", "fs.shared.stat", "fs.meta"} {
+			text += fmt.Sprintf("[[except]]\nid = %s\nwhy = %s\n", quoted(id+"["+at+"]"), quoted(reasons[at]))
+		}
+	}
+	return text
+}
+
+// quoted is a basic string of TOML, which JSON's are.
+func quoted(s string) string {
+	data, err := json.Marshal(s)
+	if err != nil {
+		panic("BUG: a string that is not JSON: " + err.Error())
+	}
+	return string(data)
+}
+
+func writeTemp(text string) (name string, err error) {
+	f, err := os.CreateTemp("", "rollout-gate-*.toml")
+	if err != nil {
+		return "", err
+	}
+	_, err = f.WriteString(text)
+	if err := errors.Join(err, f.Close()); err != nil {
+		os.Remove(f.Name())
+		return "", err
+	}
+	return f.Name(), nil
+}
+
 // Gate starts a box, has probe try everything from the agent's domain, and has
 // the probe on the node judge what it reports: a probe.gate/v1 record. What the
 // gate does not let pass is an *Error of class "gate_failed". It says something
-// of every box with these options on this node; Scratch is used and removed.
+// of every box with these options on this node, but for system calls that are
+// opened by name, which it is asked without; Scratch is used and removed.
 func Gate(ctx context.Context, o Options) (record []byte, err error) {
+	o.Opens = slices.DeleteFunc(slices.Clone(o.Opens), func(w Open) bool { return w.Syscall != "" })
 	b, err := Start(ctx, o)
 	if err != nil {
 		return nil, err
@@ -35,6 +84,14 @@ func Gate(ctx context.Context, o Options) (record []byte, err error) {
 		return nil, gateFailed(fmt.Sprintf("probe ended with %d and reports nothing: %s", exit.Code, apptainer.LastWords(said.String(), nil)), "")
 	}
 	expect := map[string]string{"none": "strict", "loopback": "loopback", "host": "build"}[o.Network]
+	if text := o.expectation(expect); text != "" {
+		name, err := writeTemp(text)
+		if err != nil {
+			return nil, fmt.Errorf("what the gate expects: %w", err)
+		}
+		defer os.Remove(name)
+		expect = name
+	}
 	var out, refused bytes.Buffer
 	cmd := exec.CommandContext(ctx, o.Probe, "gate", "-", "--expect", expect, "--json")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = &report, &out, &refused

@@ -20,7 +20,7 @@ type listed struct {
 		Loaded        int    `json:"loaded_context_length"` // LM Studio
 		ContextLength int    `json:"context_length"`        // OpenRouter
 		Meta          struct {
-			Context int `json:"n_ctx"`       // llama.cpp, later versions
+			Context int `json:"n_ctx"`       // llama.cpp in 2026: of one conversation
 			Trained int `json:"n_ctx_train"` // llama.cpp: what the model could, not what the server gives
 		} `json:"meta"`
 	} `json:"data"`

@@ -124,7 +124,6 @@ func TestFaults(t *testing.T) {
 		{"403", []modelserver.Answer{modelserver.Status(403, `{"detail":"no"}`)}, model.Auth, 1, "403 Forbidden: no"},
 		{"404", []modelserver.Answer{modelserver.Status(404, `{"object":"error","message":"The model m does not exist."}`)}, model.Refused, 1, "does not exist"},
 		{"400", []modelserver.Answer{modelserver.Status(400, `{"error":"no such field"}`)}, model.Refused, 1, "no such field"},
-		{"a redirect", []modelserver.Answer{modelserver.Status(302, ``)}, model.BadReply, 1, "302 Found"},
 		{"context", []modelserver.Answer{modelserver.Overflow(10, 20)}, model.Context, 1, "maximum context length"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -210,6 +209,23 @@ func TestAHangingServerTimesOut(t *testing.T) {
 	}
 }
 
+func TestAServerThatHangsOnce(t *testing.T) {
+	srv := modelserver.Start(t, modelserver.Hang, modelserver.Say("awake"))
+	r, err := client(t, model.Options{Base: srv.Base, Timeout: time.Second}).Chat(t.Context(), hello)
+	if err != nil || r.Content != "awake" || r.Tries < 2 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestNoRedirectIsFollowed(t *testing.T) {
+	other := modelserver.Start(t, modelserver.Say("stolen"))
+	srv := modelserver.Start(t, modelserver.Redirect(other.Base+"/chat/completions"))
+	_, err := client(t, model.Options{Base: srv.Base, Key: key(t, "sk-123456")}).Chat(t.Context(), hello)
+	if model.ClassOf(err) != model.BadReply || len(other.Requests()) != 0 || len(srv.Requests()) != 1 {
+		t.Errorf("%d requests elsewhere, %v", len(other.Requests()), err)
+	}
+}
+
 // A trial's own cap is no fault of the server's.
 func TestTheCallersEndIsNotTheServers(t *testing.T) {
 	capped := errors.New("the trial is over")
@@ -273,9 +289,34 @@ func TestDetails(t *testing.T) {
 	}
 }
 
+func TestTokenIDsOfLlamaCpp(t *testing.T) {
+	entry := `{"id":7,"token":"a","logprob":-1.5},{"id":8,"token":"b","logprob":-2}`
+	for body, want := range map[string]string{
+		entry:                            "[7 8] [-1.5 -2]",
+		entry + `,{"logprob":-3}`:        "[] [-1.5 -2 -3]",
+		entry + `,{"id":9}`:              "[7 8 9] []",
+		entry + `,{"id":0,"logprob":0}`:  "[7 8 0] [-1.5 -2 0]",
+		entry + `,{"id":9,"logprob":-9}`: "[7 8 9] [-1.5 -2 -9]",
+	} {
+		srv := modelserver.Start(t, modelserver.Raw(`{"choices":[{"message":{"content":"ab"},"logprobs":{"content":[`+body+`]}}]}`))
+		c := client(t, model.Options{Base: srv.Base, Details: true})
+		r, err := c.Chat(t.Context(), hello)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(r.Detail.CompletionIDs, r.Detail.Logprobs); got != want {
+			t.Errorf("%s: %s, want %s", body, got, want)
+		}
+		if len(c.Notices()) == 0 {
+			t.Errorf("%s: no word on the prompt's ids", body)
+		}
+	}
+}
+
 func TestDiscover(t *testing.T) {
 	vllm := `{"object":"list","data":[{"id":"m","object":"model","created":1,"max_model_len":32768,"permission":[{"id":"p","created":1}]}]}`
 	llama := `{"models":[{"name":"m"}],"object":"list","data":[{"id":"m","meta":{"n_vocab":49152,"n_ctx_train":8192}}]}`
+	llama26 := strings.Replace(llama, `"n_ctx_train"`, `"n_ctx":2048,"n_ctx_train"`, 1)
 	for _, c := range []struct {
 		name          string
 		models, props string
@@ -289,6 +330,7 @@ func TestDiscover(t *testing.T) {
 		{"the only model", vllm, "", "?", model.Limits{}, model.Limits{Context: 32768}, ""},
 		{"llama.cpp", llama, "", "m", model.Limits{}, model.Limits{Context: 8192}, ""},
 		{"llama.cpp with a slot", llama, `{"default_generation_settings":{"n_ctx":2048}}`, "m", model.Limits{}, model.Limits{Context: 2048}, ""},
+		{"llama.cpp of 2026", llama26, `{}`, "m", model.Limits{}, model.Limits{Context: 2048}, ""},
 		{"no such model", vllm, "", "other", model.Limits{}, model.Limits{}, `no model "other"; it has m`},
 		{"no list", "", "", "m", model.Limits{}, model.Limits{}, ""},
 		{"no list, no name", "", "", "?", model.Limits{}, model.Limits{}, "404"},

@@ -264,9 +264,11 @@ func TestALongOutputKeepsBothEnds(t *testing.T) {
 	if got != want {
 		t.Errorf("%d bytes: %.60q ... %q", len(got), got, got[max(0, len(got)-60):])
 	}
-	odd := run(t, terminus.Options{}, &terminal{shows: "x" + long}, work, done, done).last(1)
-	if strings.ToValidUTF8(odd, "?") != odd || !strings.Contains(odd, "92003 bytes") {
-		t.Errorf("a character was cut: %.200q", odd)
+	for _, odd := range []string{"x" + long, long + "x"} {
+		got := run(t, terminus.Options{}, &terminal{shows: odd}, work, done, done).last(1)
+		if strings.ToValidUTF8(got, "?") != got || !strings.Contains(got, "92003 bytes") {
+			t.Errorf("a character was cut: %.200q", got)
+		}
 	}
 }
 
@@ -394,6 +396,10 @@ func TestHandOver(t *testing.T) {
 		}
 		if calls > 0 {
 			segment++
+			n := slices.IndexFunc(e.srv.Requests(), func(r modelserver.Request) bool { return r.Messages[len(r.Messages)-1].Content == turn.Prompt })
+			if first := e.srv.Requests()[n].Messages[0].Content; !strings.HasPrefix(first, "You carry out a task") || !strings.Contains(first, "You take over a task") {
+				t.Errorf("after a hand-over the conversation begins %.80q", first)
+			}
 			if turn.Segment != segment || !strings.HasPrefix(turn.Prompt, "These are the other agent's answers:") {
 				t.Errorf("turn %d, segment %d begins %.60q", turn.Turn, turn.Segment, turn.Prompt)
 			}
@@ -407,8 +413,12 @@ func TestHandOver(t *testing.T) {
 		if n := modelserver.Tokens(r.Messages); n > limit {
 			t.Errorf("request %d has %d tokens, more than the model takes", i, n)
 		}
-		if first := r.Messages[0].Content; !strings.Contains(first, "Make the file x.") {
+		first := r.Messages[0].Content
+		if !strings.Contains(first, "Make the file x.") {
 			t.Errorf("request %d has lost the task: %.80q", i, first)
+		}
+		if !strings.HasPrefix(first, "You carry out a task") && !strings.HasPrefix(first, "You take over a task") {
+			t.Errorf("request %d has lost the rules: %.80q", i, first)
 		}
 	}
 }

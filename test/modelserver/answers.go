@@ -110,6 +110,14 @@ func Busy(after string) Answer {
 	}
 }
 
+// Redirect sends the client elsewhere.
+func Redirect(url string) Answer {
+	return func(w http.ResponseWriter, r Request) {
+		w.Header().Set("Location", url)
+		Status(http.StatusTemporaryRedirect, "")(w, r)
+	}
+}
+
 // Overflow is vLLM's answer to a prompt of n tokens that does not fit.
 func Overflow(limit, n int) Answer {
 	return Status(http.StatusBadRequest, fmt.Sprintf(

@@ -1,0 +1,280 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"fence/pkg/cli"
+	"fence/pkg/harbor"
+	"fence/pkg/result"
+	"fence/pkg/spec"
+	"fence/pkg/task"
+)
+
+// selectFlags are those that choose tasks, as sifbuild has them.
+func selectFlags() []urfave.Flag {
+	return []urfave.Flag{
+		&urfave.StringSliceFlag{Name: "include", Usage: "only tasks whose name matches `GLOB`"},
+		&urfave.StringSliceFlag{Name: "exclude", Usage: "no task whose name matches `GLOB`"},
+		&urfave.IntFlag{Name: "per-dataset", Usage: "at most `N` tasks of each dataset, which is a folder of tasks", DefaultText: "all"},
+		&urfave.IntFlag{Name: "limit", Usage: "at most `N` tasks", DefaultText: "all"},
+		&urfave.Uint64Flag{Name: "seed", Usage: "choose those at random, the same for the same `S`", DefaultText: "the first by name"},
+		&urfave.StringFlag{Name: "image", Usage: "the image of every task is `FILE.sif`"},
+		&urfave.StringFlag{Name: "sif-cache", Aliases: []string{"cache"}, Usage: "find images in `DIR`, a cache of sifbuild's or of Harbor's; or the variable SIF_CACHE", EnvVars: []string{"SIF_CACHE"}},
+		&urfave.StringSliceFlag{Name: "pass-env", Usage: "tasks may ask for your variable `NAME` (${NAME} in task.toml)"},
+		&urfave.StringFlag{Name: "security-why", Usage: "run tasks about security and exploits too, because of `TEXT`"},
+	}
+}
+
+// item is a task with all that is known of it before a trial.
+type item struct {
+	spec.Spec
+	image    string
+	verifier string        // image of a verifier that has its own
+	broken   *result.Fault // why no trial of it can begin: it has no image
+}
+
+// inputs reads the tasks that the arguments name, and finds their images. What
+// is passed over has a reason each.
+func inputs(ctx context.Context, c *urfave.Context, args []string) ([]item, []task.Skipped, error) {
+	for _, name := range []string{"per-dataset", "limit"} {
+		if n := c.Int(name); n < 0 {
+			return nil, nil, cli.Usagef("--"+name+" 10", "--%s: %d is no number of tasks", name, n)
+		}
+	}
+	find, err := newFinder(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	var lines []byte
+	if slices.Contains(args, "-") {
+		if lines, err = readAll(ctx, os.Stdin); err != nil {
+			return nil, nil, err
+		}
+		find.records(lines)
+	}
+	tasks, skipped, err := task.Find(args, task.Selection{
+		Stdin:   bytes.NewReader(lines),
+		Include: c.StringSlice("include"), Exclude: c.StringSlice("exclude"),
+		PerDataset: c.Int("per-dataset"), Limit: c.Int("limit"), Seed: c.Uint64("seed"),
+	})
+	if err != nil {
+		return nil, skipped, cli.Usagef("a task is a folder with task.toml, instruction.md, environment/ and tests/test.sh", "%w", err)
+	}
+	pass := c.StringSlice("pass-env")
+	getenv := func(name string) (string, bool) {
+		if !slices.Contains(pass, name) {
+			return "", false
+		}
+		return os.LookupEnv(name)
+	}
+	var items []item
+	for _, t := range tasks {
+		s, err := spec.Load(t, getenv)
+		var no *spec.Refused
+		switch {
+		case errors.As(err, &no):
+			reason := no.Reason
+			if no.Advice != "" {
+				reason += " (" + no.Advice + ")"
+			}
+			skipped = append(skipped, task.Skipped{Path: t.Dir, Reason: reason, Task: true})
+			continue
+		case err != nil:
+			skipped = append(skipped, task.Skipped{Path: t.Dir, Reason: err.Error(), Task: true})
+			continue
+		case s.NeedsWhy != "" && c.String("security-why") == "":
+			skipped = append(skipped, task.Skipped{Path: t.Dir, Reason: s.NeedsWhy + ": the fence is no virtual machine (--security-why TEXT runs it)", Task: true})
+			continue
+		}
+		it := item{Spec: s}
+		it.image, it.broken = find.image(t)
+		if e := s.Verifier.Separate; e != nil && it.broken == nil {
+			it.verifier, it.broken = find.separate(it, *e)
+		}
+		items = append(items, it)
+	}
+	if len(items) == 0 {
+		return nil, skipped, cli.Usagef("the reasons are above", "no task is left: %d are skipped", len(skipped))
+	}
+	return items, skipped, nil
+}
+
+// readAll reads standard input, which may stay open: until a signal comes.
+func readAll(ctx context.Context, in io.Reader) ([]byte, error) {
+	type read struct {
+		data []byte
+		err  error
+	}
+	done := make(chan read, 1)
+	go func() {
+		data, err := io.ReadAll(in)
+		done <- read{data, err}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			return nil, cli.Usagef("", "standard input: %w", r.err)
+		}
+		return r.data, nil
+	case <-ctx.Done():
+		return nil, &cli.Error{Code: cli.Unknown, Err: errors.New("stopped while reading the tasks; nothing was run")}
+	}
+}
+
+// finder knows where images are.
+type finder struct {
+	one   string // of all
+	cache string
+	index map[string][]harbor.Entry // by task
+	told  map[string]told           // by the task's folder: records of sifbuild's
+}
+
+// told is what a sifbuild.image record says.
+type told struct {
+	Task  string `json:"task"`
+	Image string `json:"image"`
+	Fault *struct {
+		Class   string `json:"class"`
+		Message string `json:"message"`
+		Hint    string `json:"hint"`
+	} `json:"fault"`
+}
+
+func newFinder(c *urfave.Context) (*finder, error) {
+	f := &finder{told: map[string]told{}, index: map[string][]harbor.Entry{}}
+	var err error
+	if name := c.String("image"); name != "" {
+		if f.one, err = filepath.Abs(name); err != nil {
+			return nil, err
+		}
+		if _, err := os.Stat(f.one); err != nil {
+			return nil, cli.Usagef("a file that sifbuild or apptainer made", "--image: %w", err)
+		}
+	}
+	if name := c.String("sif-cache"); name != "" {
+		if f.cache, err = filepath.Abs(name); err != nil {
+			return nil, err
+		}
+		x, err := harbor.ReadIndex(f.cache)
+		if err != nil {
+			return nil, &cli.Error{Code: cli.Usage, Err: err}
+		}
+		for _, e := range x.Images {
+			f.index[e.Task] = append(f.index[e.Task], e)
+		}
+	}
+	return f, nil
+}
+
+// records notes the images that lines of sifbuild's name.
+func (f *finder) records(lines []byte) {
+	in := bufio.NewScanner(bytes.NewReader(lines))
+	in.Buffer(nil, len(lines)+1)
+	for in.Scan() {
+		var t told
+		if json.Unmarshal(in.Bytes(), &t) == nil && t.Task != "" {
+			f.told[filepath.Clean(t.Task)] = t
+		}
+	}
+}
+
+func noImage(class, cause, hint, format string, a ...any) *result.Fault {
+	return &result.Fault{Phase: "build", Class: class, Cause: cause, Message: fmt.Sprintf(format, a...), Hint: hint}
+}
+
+// image is where a task's image is, or why it has none.
+func (f *finder) image(t task.Task) (string, *result.Fault) {
+	if f.one != "" {
+		return f.one, nil
+	}
+	if r, ok := f.told[filepath.Clean(t.Dir)]; ok && (r.Image != "" || r.Fault != nil) {
+		if r.Fault != nil {
+			return "", noImage("image_missing", "task", r.Fault.Hint, "sifbuild made no image: %s: %s", r.Fault.Class, r.Fault.Message)
+		}
+		return r.Image, nil
+	}
+	if f.cache == "" {
+		return "", noImage("image_missing", "infra", "sifbuild build "+t.Dir+" --cache DIR, and then --sif-cache DIR", "its image is not known: no cache of images is named")
+	}
+	n, err := harbor.Name(t)
+	if err != nil {
+		return "", noImage("image_missing", "infra", "", "%v", err)
+	}
+	for _, e := range f.index[n.Task] {
+		if e.Environment == n.Environment && e.Dockerfile == n.Dockerfile && e.DockerImage == t.DockerImage {
+			if image := filepath.Join(f.cache, e.Image); isFile(image) {
+				return image, nil
+			}
+		}
+	}
+	for _, name := range n.Files {
+		if image := filepath.Join(f.cache, name); isFile(image) {
+			return image, nil
+		}
+	}
+	// Harbor's workers take any file of the right digest; all files of the
+	// environment's folder count before the Dockerfile alone.
+	for _, name := range n.Files {
+		i := strings.LastIndex(name, "-")
+		if i < 0 {
+			continue
+		}
+		if found, _ := filepath.Glob(filepath.Join(globbed(f.cache), "*"+globbed(name[i:]))); len(found) > 0 {
+			return found[0], nil
+		}
+	}
+	return "", noImage("image_missing", "infra", "sifbuild build "+t.Dir+" --cache "+f.cache, "its image is not in %s", f.cache)
+}
+
+// separate is the image of a verifier that has its own container.
+func (f *finder) separate(it item, e spec.Environment) (string, *result.Fault) {
+	if e.Image == "" && e.Context == "" {
+		return it.image, nil
+	}
+	t := task.Task{Name: filepath.Base(e.Context), Dir: e.Context, Context: e.Context, DockerImage: e.Image}
+	if e.Context != "" {
+		t.Dockerfile = filepath.Join(e.Context, "Dockerfile")
+	} else {
+		t.Name, t.Dir = it.Task.Name, it.Task.Dir
+	}
+	only := *f
+	only.one = "" // it stands for the tasks' own images
+	image, missing := only.image(t)
+	if missing != nil {
+		missing.Message = "of its verifier: " + missing.Message
+	}
+	return image, missing
+}
+
+func isFile(name string) bool {
+	st, err := os.Stat(name)
+	return err == nil && st.Mode().IsRegular()
+}
+
+// globbed is a name that filepath.Glob takes as it is.
+func globbed(name string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(name)
+}
+
+func saySkipped(w io.Writer, skipped []task.Skipped) {
+	const most = 10
+	for i, s := range skipped {
+		if i == most {
+			fmt.Fprintf(w, "rollout: and %d more are skipped\n", len(skipped)-most)
+			return
+		}
+		fmt.Fprintf(w, "rollout: skipped %s: %s\n", cli.Printable(s.Path), cli.Printable(s.Reason))
+	}
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"fence/pkg/cli"
+	"fence/pkg/result"
+)
+
+func replayCmd() *urfave.Command {
+	return &urfave.Command{
+		Name:      "replay",
+		Usage:     "a trial again in a fresh container, and whether it comes out the same",
+		UsageText: "rollout replay TRIAL [flags]",
+		Description: "TRIAL is a trial's folder in a run's. What its agent did is done again, with the\n" +
+			"settings of that run, and the tests judge again; both results are printed. The\n" +
+			"new one goes to a folder replay-* in TRIAL, or to --out. An oracle and a nop are\n" +
+			"run anew.\n\n" +
+			"Examples:\n" +
+			"  rollout replay $RUN/hello__y7k4Mh7\n" +
+			"  rollout replay $RUN/hello__y7k4Mh7 --image other.sif --out again\n\n" +
+			"Exit codes: 0 the same verdict, 1 another, 2 wrong flags, no trial, or a node that\n" +
+			"cannot run trials, 3 there was no verdict, or is none now.",
+		Flags: slices.Concat([]urfave.Flag{
+			&urfave.StringFlag{Name: "out", Usage: "the new trial goes to `DIR`"},
+			&urfave.StringFlag{Name: "image", Usage: "run it in `FILE.sif`", DefaultText: "the trial's"},
+			&urfave.StringFlag{Name: "sif-cache", Hidden: true},
+			&urfave.StringSliceFlag{Name: "pass-env", Usage: "the task may ask for your variable `NAME`"},
+		}, fenceFlags()),
+		Action: replayCommand,
+	}
+}
+
+func replayCommand(c *urfave.Context) error {
+	if c.NArg() != 1 {
+		return cli.Usagef("rollout replay RUN/TRIAL", "name one trial's folder")
+	}
+	dir, err := filepath.Abs(c.Args().First())
+	if err != nil {
+		return err
+	}
+	then, err := result.Read(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return cli.Usagef("a trial's folder lies in a run's, --out DIR", "%s has no result of a trial", dir)
+	} else if err != nil {
+		return cli.Usagef("", "%w", err)
+	}
+	if agents()[then.AgentInfo.Name] == nil {
+		return cli.Usagef("", "what %s did in %s cannot be done again: nothing of it was recorded", then.AgentInfo.Name, then.TrialName)
+	}
+	if err := asThen(c, filepath.Join(filepath.Dir(dir), result.ConfigFile), then); err != nil {
+		return err
+	}
+	out := c.String("out")
+	if out == "" {
+		if out, err = os.MkdirTemp(dir, "replay-"); err == nil {
+			err = os.Chmod(out, 0o755)
+		}
+	} else {
+		out, err = filepath.Abs(out)
+	}
+	if err != nil {
+		return cli.Usagef("--out DIR", "the new trial's folder: %w", err)
+	}
+	j, err := prepare(c, out, []string{then.Task})
+	if err != nil {
+		_ = os.Remove(out) // nothing is in it
+		return err
+	}
+	defer j.close()
+	all, err := j.run(out, then.AgentInfo.Name, j.items)
+	if err != nil {
+		return err
+	}
+	if !all.sum.Done() {
+		return all.verdict()
+	}
+	now := all.trials[0].Trial
+	fmt.Fprintf(c.App.Writer, "then  %s\nnow   %s\nin    %s\n", cli.Printable(inWords(then)), cli.Printable(inWords(now)), cli.Printable(filepath.Join(out, now.TrialName)))
+	switch {
+	case then.Fault != nil || now.Fault != nil:
+		return &cli.Error{Code: cli.Unknown, Err: errors.New("there are no two verdicts to compare")}
+	case !maps.Equal(then.VerifierResult.Rewards, now.VerifierResult.Rewards):
+		return &cli.Error{Code: cli.No, Err: errors.New("it does not come out the same")}
+	}
+	return nil
+}
+
+// asThen sets what the trial's run was told, where nothing else is said now.
+func asThen(c *urfave.Context, config string, then result.Trial) error {
+	var job result.JobConfig
+	if data, err := os.ReadFile(config); err == nil {
+		if err := json.Unmarshal(data, &job); err != nil {
+			return cli.Usagef("", "the settings of the trial's run, %s: %w", config, err)
+		}
+	}
+	settings := append(job.Settings, result.Setting{Name: "--image", Value: then.Image})
+	said := map[string]bool{}
+	for _, s := range settings {
+		said[s.Name] = c.IsSet(s.Name[min(2, len(s.Name)):])
+	}
+	for _, s := range settings {
+		if said[s.Name] {
+			continue
+		}
+		if err := c.Set(s.Name[min(2, len(s.Name)):], s.Value); err != nil {
+			return cli.Usagef("", "the settings of the trial's run: %s %s: %w", s.Name, s.Value, err)
+		}
+	}
+	return nil
+}
+
+// inWords is what came of a trial, in a line.
+func inWords(t result.Trial) string {
+	if f := t.Fault; f != nil {
+		return fmt.Sprintf("no verdict: %s: %s", f.Class, f.Message)
+	}
+	text := fmt.Sprintf("reward %v", *t.Reward)
+	for _, name := range slices.Sorted(maps.Keys(t.VerifierResult.Rewards)) {
+		if name != "reward" {
+			text += fmt.Sprintf(", %s %v", name, t.VerifierResult.Rewards[name])
+		}
+	}
+	return fmt.Sprintf("%s, agent %s, in %.1f s", text, t.Agent.Stop, t.FinishedAt.Sub(t.StartedAt).Seconds())
+}

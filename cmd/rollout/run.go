@@ -1,0 +1,400 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"fence/pkg/box"
+	"fence/pkg/cli"
+	"fence/pkg/job"
+	"fence/pkg/report"
+	"fence/pkg/result"
+	"fence/pkg/runner"
+	"fence/pkg/scratch"
+	"fence/pkg/spec"
+	"fence/pkg/tree"
+	"fence/pkg/trial"
+)
+
+func runCmd() *urfave.Command {
+	return &urfave.Command{
+		Name:      "run",
+		Usage:     "an agent on tasks: a trial each, judged by the task's tests",
+		UsageText: "rollout run TASKS... --agent NAME --out DIR [flags] > TRIALS.jsonl",
+		Description: "TASKS are task folders, folders of task folders, or - for lines on standard input:\n" +
+			"paths, or records of 'sifbuild build', which say where the images are. One record\n" +
+			"for each trial goes to stdout as soon as it has ended; tables go to stderr at the\n" +
+			"end. DIR is a job folder as Harbor's. The same command again continues: trials\n" +
+			"that have a verdict are kept, and so are faults that are the task's.\n\n" +
+			"Examples:\n" +
+			"  rollout run tasks/ --sif-cache $SIF_CACHE --agent oracle --out $RUN -n 8\n" +
+			"  sifbuild build tasks/ --cache $C | rollout run - --agent nop --out $RUN\n" +
+			"  rollout run task/ --image img.sif --agent oracle --out $RUN\n" +
+			"  rollout run tasks/ --agent oracle --out $RUN --wheelhouse w --grader g\n" +
+			"  rollout run tasks/ --agent oracle --out $RUN --open '/opt/sdk:they read it'\n\n" +
+			"Agents: oracle runs the task's own solution, nop does nothing.\n\n" +
+			"Two minutes before a Slurm job ends, or when a signal asks for it, trials that are\n" +
+			"under way are ended and left without a result, and the same command goes on there.\n\n" +
+			"Exit codes: 0 every trial has a verdict, whatever it is, 2 wrong flags, no task, or\n" +
+			"a node that cannot run trials, 3 some trials ended in a fault or were not run.",
+		Flags: slices.Concat([]urfave.Flag{
+			&urfave.StringFlag{Name: "agent", Usage: "`NAME` of who acts: oracle or nop"},
+		}, selectFlags(), runFlags(), fenceFlags()),
+		Action: runCommand,
+	}
+}
+
+// runFlags are those of whatever runs trials.
+func runFlags() []urfave.Flag {
+	return []urfave.Flag{
+		&urfave.StringFlag{Name: "out", Usage: "the results go to `DIR`; a run that was ended goes on there"},
+		&urfave.IntFlag{Name: "n", Aliases: []string{"n-concurrent"}, Usage: "`N` trials at a time", Value: 4},
+		&urfave.IntFlag{Name: "attempts", Usage: "`K` trials of each task", Value: 1},
+		&urfave.IntFlag{Name: "retries", Usage: "try a trial `N` times again when what failed may pass", Value: 1},
+		&urfave.StringFlag{Name: "shard", Usage: "only this share of the trials: `I/N`, or slurm, which is this task's of its array or step; others have the same DIR"},
+		&urfave.StringFlag{Name: "deadline", Usage: "end before `TIME`: 3h, 2026-01-31T18:00:00Z, or none", DefaultText: "the Slurm job's end"},
+		&urfave.BoolFlag{Name: "json", Usage: "print records to a terminal too"},
+	}
+}
+
+// agents are those that need no model.
+func agents() map[string]trial.Agent {
+	return map[string]trial.Agent{"oracle": trial.Oracle{}, "nop": trial.Nop{}}
+}
+
+func runCommand(c *urfave.Context) error {
+	name := c.String("agent")
+	if name == "" {
+		return cli.Usagef("--agent oracle, or --agent nop", "no agent is named")
+	}
+	if agents()[name] == nil {
+		return cli.Usagef("--agent oracle, or --agent nop", "--agent: %q is not known", name)
+	}
+	j, err := newJob(c)
+	if err != nil {
+		return err
+	}
+	defer j.close()
+	all, err := j.run(j.out, name, j.items)
+	if err != nil {
+		return err
+	}
+	tables(j.out, all.trials)
+	j.sayMissing()
+	return all.verdict()
+}
+
+// setup is what a command that runs trials begins with.
+type setup struct {
+	c       *urfave.Context
+	ctx     context.Context
+	stop    context.CancelFunc
+	out     string
+	items   []item
+	options trial.Options // what all trials share
+	scratch *scratch.Dir
+	gates   *gates
+	shard   job.Shard
+	encoder *json.Encoder // nil: no records
+
+	attempts, atATime, retries int
+}
+
+// newJob reads what is to be done; nothing has been done when it fails.
+func newJob(c *urfave.Context) (*setup, error) {
+	if c.String("out") == "" {
+		return nil, cli.Usagef("--out DIR", "no folder for the results is named")
+	}
+	out, err := filepath.Abs(c.String("out"))
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range []struct {
+		flag  string
+		least int
+	}{{"n", 1}, {"attempts", 1}, {"retries", 0}} {
+		if n := c.Int(f.flag); n < f.least || n > 100_000 {
+			dashes := "--"
+			if len(f.flag) == 1 {
+				dashes = "-"
+			}
+			return nil, cli.Usagef("", "%s%s: %d is no number of trials", dashes, f.flag, n)
+		}
+	}
+	shard, err := job.This().ParseShard(c.String("shard"))
+	if err != nil {
+		return nil, cli.Usagef("--shard 2/8, or --shard slurm in an array", "--shard: %w", err)
+	}
+	if _, err := job.ParseDeadline(c.String("deadline"), time.Now()); err != nil {
+		return nil, cli.Usagef("such as 3h, 2026-01-31T18:00:00Z, or none", "--deadline: %w", err)
+	}
+	if !c.Args().Present() {
+		return nil, cli.Usagef("rollout "+c.Command.Name+" tasks/", "no task folder is named")
+	}
+	j, err := prepare(c, out, c.Args().Slice())
+	if err != nil {
+		return nil, err
+	}
+	j.shard, j.attempts, j.atATime, j.retries = shard, c.Int("attempts"), c.Int("n"), c.Int("retries")
+	if c.Bool("json") || !cli.IsTerminal(c.App.Writer) {
+		j.encoder = json.NewEncoder(c.App.Writer)
+		j.encoder.SetEscapeHTML(false)
+	}
+	return j, nil
+}
+
+// prepare reads tasks and flags, and makes the folder for containers.
+func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
+	j := &setup{c: c, out: out, attempts: 1, atATime: 1}
+	var err error
+	if j.options, err = common(c); err != nil {
+		return nil, err
+	}
+	ctx, stop := job.Interruptible() // one for all: between two a signal could be lost
+	items, skipped, err := inputs(ctx, c, args)
+	saySkipped(os.Stderr, skipped)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	j.items = items
+	if !slices.ContainsFunc(items, func(it item) bool { return it.broken == nil }) {
+		stop()
+		return nil, cli.Usagef(items[0].broken.Hint, "none of %d tasks has an image; %s: %s", len(items), items[0].Task.Name, items[0].broken.Message)
+	}
+	j.gates = &gates{dir: filepath.Join(out, ".rollout", "gates"), why: c.String("no-gate"), done: map[string]*gate{}}
+	if j.scratch, err = scratch.New(j.options.Box.Scratch, "rollout-"); err != nil {
+		stop()
+		return nil, cli.Usagef("--scratch DIR on a disk of this node", "the folder for containers: %w", err)
+	}
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the error says it, and what is left ends cleanly
+	j.ctx, j.stop = ctx, stop
+	return j, nil
+}
+
+func (j *setup) close() {
+	j.stop()
+	if err := j.scratch.Close(); err != nil {
+		fmt.Fprintf(os.Stderr, "rollout: the folder for containers could not be removed: %s\n", cli.Printable(err.Error()))
+	}
+}
+
+// outcome is what came of a run.
+type outcome struct {
+	sum    runner.Summary
+	trials []report.Trial
+}
+
+// run runs an agent on tasks, with its results in a folder.
+func (j *setup) run(out, agent string, items []item) (outcome, error) {
+	var all outcome
+	byDir := map[string]item{}
+	var specs []spec.Spec
+	for _, it := range items {
+		byDir[it.Task.Dir] = it
+		specs = append(specs, it.Spec)
+	}
+	trials := runner.Items(specs, []result.AgentConfig{{Name: agent, Kwargs: map[string]any{}}}, j.attempts)
+	live := runner.NewLive(os.Stderr, "rollout", len(runner.Share(trials, j.shard)))
+	ctx, cancel, err := job.This().Until(j.ctx, j.c.String("deadline"), "run", live.Say)
+	if err != nil {
+		return all, err
+	}
+	defer cancel()
+	live.Start()
+	sum, err := runner.Run(ctx, runner.Options{
+		Out: out, Items: trials, Shard: j.shard, Jobs: j.atATime, Retries: j.retries,
+		Settings: j.settings(), Environment: result.Environment(nil),
+		Try: func(ctx context.Context, i runner.Item, dir string) result.Trial {
+			return j.try(ctx, byDir[i.Spec.Task.Dir], agents()[agent], i, dir)
+		},
+		Record: func(t result.Trial) error {
+			all.trials = append(all.trials, report.Trial{Trial: t, Dir: filepath.Join(out, t.TrialName)})
+			if j.encoder == nil {
+				return nil
+			}
+			return j.encoder.Encode(t)
+		},
+		Event: live.Event, Say: live.Say,
+	})
+	live.End()
+	all.sum = sum
+	if err != nil {
+		var other *runner.Mismatch
+		if errors.As(err, &other) {
+			return all, cli.Usagef("the same flags as then, or another --out", "%w", err)
+		}
+		return all, &cli.Error{Code: cli.Unknown, Err: err}
+	}
+	return all, nil
+}
+
+// tables says for people what came of trials, as 'rollout report DIR' does.
+func tables(dir string, trials []report.Trial) {
+	in, err := report.Read(dir)
+	if err != nil { // no trial has ended
+		in = report.Input{Name: dir, Trials: trials}
+	}
+	report.Text(os.Stderr, report.Blocks(report.Summarise(in)), cli.Columns(os.Stderr))
+}
+
+// verdict is the exit code of a run.
+func (o outcome) verdict() error {
+	switch s := o.sum; {
+	case !s.Done():
+		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of %d trials are not done", s.Trials-s.Kept-s.Ended, s.Trials), Hint: "the same command again continues"}
+	case s.Faults > 0:
+		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of %d trials have no verdict", s.Faults, s.Trials)}
+	}
+	return nil
+}
+
+// settings are what trials of one folder must have in common to be compared.
+func (j *setup) settings() (all []result.Setting) {
+	for _, flag := range []string{"net", "why", "policy", "wheelhouse", "grader", "memory", "processes", "disk", "timeout-multiplier", "build-timeout-multiplier", "agent-timeout-multiplier", "verifier-timeout-multiplier", "strict-verdict", "no-gate"} {
+		if j.c.IsSet(flag) {
+			all = append(all, result.Setting{Name: "--" + flag, Value: fmt.Sprint(j.c.Value(flag))})
+		}
+	}
+	for _, text := range j.c.StringSlice("open") {
+		all = append(all, result.Setting{Name: "--open", Value: text})
+	}
+	return all
+}
+
+// try makes one try of a trial.
+func (j *setup) try(ctx context.Context, it item, agent trial.Agent, i runner.Item, dir string) result.Trial {
+	o := j.options
+	o.Spec, o.Agent, o.Dir, o.Broken, o.Phase = it.Spec, agent, dir, it.broken, i.Phase
+	o.Box.Image, o.VerifierImage = it.image, it.verifier
+	e := it.Environment
+	o.Box.Limits.Memory = tighter(o.Box.Limits.Memory, int64(e.MemoryMB)<<20)
+	o.Box.Limits.Disk = tighter(o.Box.Limits.Disk, int64(e.StorageMB)<<20)
+	o.Start = func(ctx context.Context, o box.Options) (trial.Box, error) {
+		b, err := box.Start(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		return b, nil
+	}
+	if o.Broken == nil {
+		own, err := os.MkdirTemp(j.scratch.Path, "")
+		if err == nil {
+			defer tree.RemoveAll(own)
+			o.Box.Scratch = own
+			i.Phase("gate")
+			o.Gate, err = j.gates.pass(ctx, o)
+		}
+		o.Broken = gateFault(err)
+	}
+	return trial.Run(ctx, o)
+}
+
+// tighter is the lesser of two limits, of which 0 is none.
+func tighter(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// gates are how the probe's gate ended, for each image and network.
+type gates struct {
+	dir  string
+	why  string // they are not asked, because of this
+	mu   sync.Mutex
+	done map[string]*gate
+}
+
+type gate struct {
+	mu  sync.Mutex
+	has bool
+	err error
+}
+
+// pass asks the gate once for each image on this node. What is not about the
+// image, such as a busy node, is asked again by the next trial.
+func (g *gates) pass(ctx context.Context, o trial.Options) (string, error) {
+	if g.why != "" {
+		return "off: " + g.why, nil
+	}
+	mode, why := o.Granted()
+	key := o.Box.Image + " " + mode
+	g.mu.Lock()
+	one := g.done[key]
+	if one == nil {
+		one = &gate{}
+		g.done[key] = one
+	}
+	g.mu.Unlock()
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.has {
+		return "pass", one.err
+	}
+	b := o.Box
+	b.Network, b.Why = mode, why
+	b.Scratch = filepath.Join(b.Scratch, "gate")
+	if err := os.Mkdir(b.Scratch, 0o700); err != nil {
+		return "", err
+	}
+	record, err := box.Gate(ctx, b)
+	if len(record) > 0 {
+		node, _ := os.Hostname()
+		name := fmt.Sprintf("%s-%s-%s.json", cmp.Or(node, "node"), filepath.Base(b.Image), mode)
+		if werr := os.MkdirAll(g.dir, 0o755); werr == nil {
+			_ = os.WriteFile(filepath.Join(g.dir, name), record, 0o644) // for people; the verdict is in each trial
+		}
+	}
+	var said *box.Error
+	if err == nil || errors.As(err, &said) && said.Class == "gate_failed" {
+		one.has, one.err = true, err
+	}
+	return "pass", err
+}
+
+// gateFault is the fault of a trial whose gate did not open.
+func gateFault(err error) *result.Fault {
+	var e *box.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &e):
+		phase := "start"
+		if e.Class == "gate_failed" || e.Class == "not_isolated" {
+			phase = "isolation"
+		}
+		return &result.Fault{Phase: phase, Class: e.Class, Cause: e.Cause, Message: e.Message, Hint: e.Hint}
+	}
+	return &result.Fault{Phase: "start", Class: "start_failed", Cause: "infra", Message: err.Error()}
+}
+
+// sayMissing says what to type for images that are not there.
+func (j *setup) sayMissing() {
+	said := 0
+	for _, it := range j.items {
+		if it.broken == nil {
+			continue
+		}
+		if said++; said > 3 {
+			fmt.Fprintf(os.Stderr, "rollout: and more tasks have no image\n")
+			return
+		}
+		fmt.Fprintf(os.Stderr, "rollout: %s: %s\n", cli.Printable(it.Task.Name), cli.Printable(it.broken.Message))
+		if it.broken.Hint != "" {
+			fmt.Fprintf(os.Stderr, "hint: %s\n", cli.Printable(it.broken.Hint))
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package terminus_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"fence/pkg/model"
+	"fence/pkg/terminus"
+	"fence/pkg/trajectory"
+	"fence/test/bed"
+)
+
+// schema holds a small model to the protocol, with a command in each reply.
+const schema = `{"type":"json_schema","json_schema":{"name":"turn","strict":true,"schema":{
+	"type":"object","required":["analysis","plan","commands"],"additionalProperties":false,
+	"properties":{
+		"analysis":{"type":"string","maxLength":20},"plan":{"type":"string","maxLength":20},
+		"commands":{"type":"array","minItems":1,"maxItems":1,"items":{"type":"object","required":["keystrokes","duration"],"additionalProperties":false,
+			"properties":{"keystrokes":{"type":"string","maxLength":20},"duration":{"enum":[0.1,1.0]}}}}}}}}`
+
+// TestARealModel plays two turns with SmolLM2-135M behind llama.cpp's server.
+func TestARealModel(t *testing.T) {
+	bed.Require(t, "model")
+	socket := filepath.Join(bed.TempDir(t), "s")
+	dir := filepath.Join(bed.Dir(), "model")
+	ctx, stop := context.WithCancel(t.Context())
+	cmd := bed.CommandContext(t, ctx, filepath.Join(dir, "llama-server"), "-m", filepath.Join(dir, "model.gguf"),
+		"--host", socket+".sock", "-c", "2048", "-np", "1", "-t", "1", "--metrics", "--alias", "smol")
+	var log strings.Builder
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		stop()
+		cmd.Wait()
+		if t.Failed() {
+			t.Log(log.String()[max(0, log.Len()-2000):])
+		}
+	}()
+	zero, seed := 0.0, int64(1)
+	m, err := model.New(model.Options{
+		Base: "unix:" + socket + ".sock", Details: true, Sampling: model.Sampling{Temperature: &zero, Seed: &seed, MaxTokens: 80},
+		Extra: map[string]json.RawMessage{"response_format": json.RawMessage(schema)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Discover(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if m.Name() != "smol" || m.Limits().Context != 2048 {
+		t.Errorf("the server has %q with %+v", m.Name(), m.Limits())
+	}
+	var turns []trajectory.Turn
+	term := &terminal{shows: "total 0\n"}
+	end, err := terminus.Run(t.Context(), m, term, terminus.Options{
+		Instruction: "Make the file x.", Caps: terminus.Caps{Turns: 2},
+		Record: func(turn trajectory.Turn) error { turns = append(turns, turn); return nil },
+	})
+	if err != nil || end.Stop != "turn_cap" || end.Turns != 2 || len(term.typed) == 0 {
+		t.Fatalf("%+v, %v; typed %q", end, err, term.typed)
+	}
+	t.Logf("%+v; typed %q; %d calls in %s", end, term.typed, len(turns), end.ModelTime)
+	for _, turn := range turns {
+		if turn.CompletionIDs == nil || len(turn.CompletionIDs) != len(turn.Logprobs) {
+			t.Errorf("turn %d (%s): %d ids, %d logprobs, %d tokens", turn.Turn, turn.Kind, len(turn.CompletionIDs), len(turn.Logprobs), *turn.CompletionTokens)
+		}
+	}
+	prompt, predicted := served(t, socket+".sock")
+	if got := *end.Tokens.Prompt - *end.Tokens.Cached; got != prompt || *end.Tokens.Completion != predicted {
+		t.Errorf("%d uncached and %d new tokens; the server says %d and %d", got, *end.Tokens.Completion, prompt, predicted)
+	}
+}
+
+// served is what the server counted by itself.
+func served(t *testing.T, socket string) (prompt, predicted int) {
+	t.Helper()
+	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
+	resp, err := c.Get("http://localhost/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(name string) int {
+		m := regexp.MustCompile(fmt.Sprintf(`(?m)^llamacpp:%s (\S+)$`, name)).FindSubmatch(data)
+		if m == nil {
+			t.Fatalf("no %s in %s", name, data)
+		}
+		n, err := strconv.ParseFloat(string(m[1]), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int(n)
+	}
+	return read("prompt_tokens_total"), read("tokens_predicted_total")
+}

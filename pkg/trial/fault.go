@@ -1,0 +1,99 @@
+package trial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"fence/pkg/box"
+	"fence/pkg/result"
+	"fence/pkg/session"
+)
+
+// Fault is an error that ends a trial without a reward.
+type Fault struct{ result.Fault }
+
+func (f *Fault) Error() string { return f.Message }
+
+// Faultf is a fault of that phase, class and cause, see docs/records.md.
+func Faultf(phase, class, cause, hint, format string, a ...any) error {
+	return &Fault{result.Fault{Phase: phase, Class: class, Cause: cause, Hint: hint, Message: fmt.Sprintf(format, a...)}}
+}
+
+// because is what an error in a phase means. What is known of the container
+// goes before what the caller makes of it, class and cause: a command fails
+// when its container is gone, and that is why.
+func (r *run) because(ctx context.Context, b Box, phase, class, cause string, err error) error {
+	var f *Fault
+	var be *box.Error
+	var se *session.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &f):
+		return f
+	case ctx.Err() != nil:
+		return Faultf("stopped", "stopped", "infra", "the same command again runs it", "%s: %v", phase, context.Cause(ctx))
+	}
+	if b != nil {
+		select {
+		case <-b.Done():
+			if why := b.Err(); why != nil {
+				err = why
+			}
+		default:
+		}
+	}
+	switch {
+	case errors.As(err, &be):
+		f = &Fault{result.Fault{Phase: phase, Class: be.Class, Cause: be.Cause, Message: be.Message, Hint: be.Hint}}
+		if be.Class == "not_isolated" || be.Class == "gate_failed" {
+			f.Phase = "isolation"
+		}
+	case errors.As(err, &se) && se.Code == session.CodeLost && class == "internal":
+		f = &Fault{result.Fault{Phase: phase, Class: "session_lost", Cause: "infra", Message: se.Text, Hint: se.Hint}}
+	default:
+		f = &Fault{result.Fault{Phase: phase, Class: class, Cause: cause, Message: err.Error()}}
+	}
+	switch f.Class {
+	case "memory_limit", "process_limit", "disk_limit":
+		f.Cause = r.blame(phase)
+	}
+	if f.Cause == "" {
+		f.Cause = "unknown"
+	}
+	return f
+}
+
+// blame is whose doing it is that a limit was passed: what runs in the
+// verifier's phase was left by the agent, or is of the task.
+func (r *run) blame(phase string) string {
+	if r.acted && !r.Agent.Scripted() {
+		return "agent"
+	}
+	return "task"
+}
+
+// harborNames are Harbor's names for classes of faults, by which its tools tell
+// them apart.
+var harborNames = map[string]string{
+	"start_timeout":    "EnvironmentStartTimeoutError",
+	"healthcheck":      "HealthcheckError",
+	"verifier_timeout": "VerifierTimeoutError",
+	"upload_failed":    "AddTestsDirError",
+	"download_failed":  "DownloadVerifierDirError",
+	"reward_missing":   "RewardFileNotFoundError",
+	"reward_empty":     "RewardFileEmptyError",
+	"reward_invalid":   "VerifierOutputParseError",
+	"memory_limit":     "MemoryLimitExceededError",
+	"solution_missing": "FileNotFoundError",
+	"stopped":          "CancelledError",
+}
+
+// exception is a fault as Harbor's tools read it.
+func exception(f result.Fault) string {
+	if name := harborNames[f.Class]; name != "" {
+		return name
+	}
+	return "RuntimeError"
+}

@@ -1,0 +1,189 @@
+package trial
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// pack adds what is in a folder to a tar stream, below the name at. Links stay
+// links: what a task's folder links to may be the caller's. Modes are those of a
+// checkout under umask 022, whatever the caller's is, and execute names files
+// that can be started, whatever theirs.
+func pack(out *tar.Writer, dir, at string, execute ...string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		h := &tar.Header{Name: path.Join(at, name), Mode: 0o644, ModTime: info.ModTime(), Format: tar.FormatPAX}
+		if info.Mode()&0o111 != 0 {
+			h.Mode = 0o755
+		}
+		for _, x := range execute {
+			if name == x {
+				h.Mode = 0o755
+			}
+		}
+		switch info.Mode().Type() {
+		case fs.ModeDir:
+			h.Typeflag, h.Mode = tar.TypeDir, 0o755
+			return out.WriteHeader(h)
+		case fs.ModeSymlink:
+			h.Typeflag = tar.TypeSymlink
+			if h.Linkname, err = root.Readlink(name); err != nil {
+				return err
+			}
+			return out.WriteHeader(h)
+		case 0:
+		default: // sockets and the like are nothing that a task is made of
+			return nil
+		}
+		f, err := root.Open(name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		h.Typeflag, h.Size = tar.TypeReg, info.Size()
+		if err := out.WriteHeader(h); err != nil {
+			return err
+		}
+		_, err = io.CopyN(out, f, h.Size)
+		return err
+	})
+}
+
+// entry is one file or folder of a stream that is made here.
+type entry struct {
+	name, text string // a name that ends in / is a folder
+	mode       int64
+}
+
+// add adds them to a tar stream.
+func add(out *tar.Writer, entries ...entry) error {
+	for _, e := range entries {
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: e.name, Mode: e.mode, Size: int64(len(e.text)), ModTime: time.Now()}
+		if strings.HasSuffix(e.name, "/") {
+			h.Typeflag = tar.TypeDir
+		}
+		if err := out.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(out, e.text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// most is how much of a container's files comes to the caller's disk.
+type most struct {
+	file  int64 // bytes of a file; what is over is cut, and a line says so
+	all   int64 // bytes together
+	files int
+}
+
+// Of the logs a person reads both ends at most; artifacts are whole or not there.
+var (
+	logsMost      = most{file: 64 << 20, all: 512 << 20, files: 20_000}
+	artifactsMost = most{file: 0, all: 4 << 30, files: 200_000}
+)
+
+// took is what unpack made of a stream.
+type took struct {
+	files int
+	bytes int64
+	left  []string // what was left out or cut, one line each
+	links []string // names of those that are not here
+}
+
+var errTooMuch = errors.New("it is more than is taken out of a container")
+
+// unpack writes a stream that came out of a container below a folder. The names
+// were checked (session.Client.Get), and are not believed: nothing is written
+// outside of dir, no link is made or followed, and no file is written over.
+// What skip says yes to is passed over. All that is taken, and links, go to
+// also, which may be nil.
+func unpack(stream io.Reader, dir string, m most, skip func(name string) bool, also *tar.Writer) (t took, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return t, err
+	}
+	defer root.Close()
+	for in := tar.NewReader(stream); ; {
+		h, err := in.Next()
+		if err == io.EOF {
+			return t, nil
+		}
+		if err != nil {
+			return t, err
+		}
+		name := path.Clean(h.Name)
+		if !filepath.IsLocal(name) || name == "." || skip != nil && skip(name) {
+			continue
+		}
+		if t.files++; t.files > m.files {
+			return t, fmt.Errorf("%w: over %d files", errTooMuch, m.files)
+		}
+		content := io.Reader(in)
+		if also != nil {
+			if err := also.WriteHeader(h); err != nil {
+				return t, err
+			}
+			content = io.TeeReader(in, also)
+		}
+		switch h.Typeflag {
+		case tar.TypeDir:
+			if err := root.MkdirAll(name, 0o755); err != nil {
+				return t, err
+			}
+			continue
+		case tar.TypeReg:
+		default:
+			t.links = append(t.links, name)
+			t.left = append(t.left, fmt.Sprintf("%s is a link to %s", name, h.Linkname))
+			continue
+		}
+		size := h.Size
+		if m.file > 0 {
+			size = min(size, m.file)
+		}
+		if t.bytes += size; t.bytes > m.all {
+			return t, fmt.Errorf("%w: over %d MB", errTooMuch, m.all>>20)
+		}
+		mode := fs.FileMode(0o644)
+		if h.Mode&0o111 != 0 {
+			mode = 0o755
+		}
+		if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
+			return t, err
+		}
+		f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+		if err != nil {
+			return t, err
+		}
+		_, err = io.CopyN(f, content, size)
+		if over := h.Size - size; err == nil && over > 0 {
+			t.left = append(t.left, fmt.Sprintf("%s was cut, %d bytes are not here", name, over))
+			_, err = fmt.Fprintf(f, "\n[rollout: cut here, %d more bytes were written]\n", over)
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			return t, err
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package trial
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// tree lists a folder: names, modes and lengths.
+func listed(t *testing.T, dir string) (all []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || p == dir {
+			return err
+		}
+		info, err := d.Info()
+		rel, _ := filepath.Rel(dir, p)
+		all = append(all, info.Mode().String()[:4]+" "+rel)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestUnpack(t *testing.T) {
+	limits := most{file: 10, all: 100, files: 5}
+	for name, c := range map[string]struct {
+		in   []tar.Header
+		want []string
+		err  string
+	}{
+		"files and folders": {[]tar.Header{{Name: ".", Typeflag: tar.TypeDir}, {Name: "a", Size: 3, Mode: 0o4777}, {Name: "d/b", Size: 1, Mode: 0o600}}, []string{"-rwx a", "drwx d", "-rw- d/b"}, ""},
+		"a link":            {[]tar.Header{{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/etc"}}, nil, ""},
+		"below a link":      {[]tar.Header{{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/etc"}, {Name: "l/x", Size: 1}}, []string{"drwx l", "-rw- l/x"}, ""},
+		"out":               {[]tar.Header{{Name: "../x", Size: 1}, {Name: "/y", Size: 1}}, nil, ""},
+		"twice":             {[]tar.Header{{Name: "a", Size: 1}, {Name: "a", Size: 2}}, []string{"-rw- a"}, "exists"},
+		"cut":               {[]tar.Header{{Name: "a", Size: 12}}, []string{"-rw- a"}, ""},
+		"many":              {slices.Repeat([]tar.Header{{Name: "d", Typeflag: tar.TypeDir}}, 6), []string{"drwx d"}, "over 5 files"},
+	} {
+		dir := t.TempDir()
+		_, err := unpack(tarOf(t, c.in...), dir, limits, nil, nil)
+		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := listed(t, dir); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		if name == "cut" && !strings.HasPrefix(read(t, dir, "a"), "xxxxxxxxxx\n[rollout: cut here, 2 more bytes") {
+			t.Errorf("no marker: %q", read(t, dir, "a"))
+		}
+	}
+	if _, err := unpack(tarOf(t, tar.Header{Name: "a", Size: 101}), t.TempDir(), most{all: 100, files: 5}, nil, nil); !errors.Is(err, errTooMuch) {
+		t.Errorf("101 bytes of 100: %v", err)
+	}
+}
+
+func TestPack(t *testing.T) {
+	dir := t.TempDir()
+	for name, mode := range map[string]fs.FileMode{"test.sh": 0o600, "run": 0o775, "d/data": 0o666} {
+		at := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o777), os.WriteFile(at, []byte("x"), mode), os.Chmod(at, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	if err := errors.Join(pack(w, dir, "tests", "test.sh"), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for r := tar.NewReader(&out); ; {
+		h, err := r.Next()
+		if err != nil {
+			break
+		}
+		got = append(got, h.FileInfo().Mode().String()+" "+h.Name+" "+h.Linkname)
+	}
+	want := []string{"drwxr-xr-x tests ", "drwxr-xr-x tests/d ", "-rw-r--r-- tests/d/data ", "Lrwxr-xr-x tests/link /etc/passwd", "-rwxr-xr-x tests/run ", "-rwxr-xr-x tests/test.sh "}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+}

@@ -1,0 +1,369 @@
+package trial
+
+import (
+	"archive/tar"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"fence/pkg/box"
+	"fence/pkg/result"
+	"fence/pkg/session"
+	"fence/pkg/spec"
+	"fence/pkg/verdict"
+)
+
+// part is what an agent is given at a time: most tasks are one.
+type part struct {
+	name        string // of a step, "" for a task that has none
+	instruction string
+	agent       spec.Agent
+	verifier    spec.Verifier
+	health      *spec.Healthcheck
+	artifacts   []spec.Artifact
+	workdir     string   // a step's own files on the host
+	solution    string   // on the host
+	tests       []string // on the host; what is in a later one counts
+}
+
+func parts(s spec.Spec) (all []part) {
+	if len(s.Steps) == 0 {
+		return []part{{instruction: s.Instruction, agent: s.Agent, verifier: s.Verifier, artifacts: s.Artifacts, solution: s.Task.Solution, tests: folders(s.Task.Tests)}}
+	}
+	for _, st := range s.Steps {
+		all = append(all, part{
+			name: st.Name, instruction: st.Instruction, agent: st.Agent, verifier: st.Verifier, health: st.Healthcheck,
+			artifacts: st.Artifacts, workdir: st.Workdir, solution: st.Solution, tests: folders(s.Task.Tests, st.Tests),
+		})
+	}
+	return all
+}
+
+func folders(names ...string) []string {
+	return slices.DeleteFunc(names, func(dir string) bool {
+		st, err := os.Stat(dir)
+		return dir == "" || err != nil || !st.IsDir()
+	})
+}
+
+// ended is how a part came out.
+type ended struct {
+	result.StepResult
+	err error // why it has no verdict
+}
+
+// steps runs the parts of a task one after the other in one container, as long
+// as each reaches what the next needs.
+func (r *run) steps(ctx context.Context) error {
+	var verdicts []map[string]float64
+	for i, p := range parts(r.Spec) {
+		dir := filepath.Join(r.Dir, "steps", p.name)
+		end := r.part(ctx, p, dir)
+		r.r.Agent, r.r.AgentExecution, r.r.AgentResult = end.Agent, end.AgentExecution, end.AgentResult
+		r.r.Verify, r.r.VerifierTiming = end.Verify, end.Verifier
+		r.r.StepResults = append(r.r.StepResults, end.StepResult)
+		if end.err != nil {
+			return end.err
+		}
+		verdicts = append(verdicts, end.VerifierResult.Rewards)
+		if short := verdict.Short(end.VerifierResult.Rewards, r.Spec.Steps[i].MinReward); short != "" {
+			r.say("step %s: no next step: %s", p.name, short)
+			break
+		}
+	}
+	rewards, err := verdict.Combine(r.Spec.StepReward, verdicts)
+	if err != nil {
+		return Faultf("verify", "reward_invalid", "task", "", "%v", err)
+	}
+	if len(rewards) == 0 {
+		return Faultf("verify", "reward_missing", "task", "", "no step has a reward that counts")
+	}
+	reward := result.One(rewards)
+	r.r.VerifierResult, r.r.Reward = &result.VerifierResult{Rewards: rewards}, &reward
+	return nil
+}
+
+// part runs one part, whose record is the folder dir.
+func (r *run) part(ctx context.Context, p part, dir string) (end ended) {
+	end.StepName = p.name
+	for _, name := range []string{"agent", "verifier", "artifacts"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			end.err = Faultf("start", "internal", "infra", "", "the trial's folder: %v", err)
+			return end
+		}
+	}
+	end.err = r.play(ctx, p, dir, &end.StepResult)
+	if end.err != nil {
+		f := end.err.(*Fault).Fault
+		end.Fault, end.Reward, end.VerifierResult = &f, nil, nil
+		end.ExceptionInfo = r.exception(exception(f), f.Message)
+	}
+	return end
+}
+
+func (r *run) play(ctx context.Context, p part, dir string, end *result.StepResult) error {
+	if p.name != "" {
+		if err := r.prepare(ctx, p); err != nil {
+			return r.because(ctx, r.box, "setup", "setup_failed", "task", err)
+		}
+	}
+	if err := r.before(p); err != nil {
+		return err
+	}
+	var acted error
+	_ = r.timed(strings.TrimSpace("agent "+p.name), &end.AgentExecution, func() error {
+		acted = r.act(ctx, p, dir, end)
+		return nil
+	})
+	r.fetchLogs(ctx, dir)
+	if acted != nil {
+		return acted
+	}
+	for _, c := range p.verifier.Collect {
+		r.collect(ctx, c)
+	}
+	kept := r.artifacts(ctx, p.artifacts, filepath.Join(dir, "artifacts"), p.verifier.Separate != nil)
+	if err := r.after(); err != nil {
+		return err
+	}
+	return r.timed(strings.TrimSpace("verify "+p.name), &end.Verifier, func() error { return r.judge(ctx, p, dir, kept, end) })
+}
+
+// prepare brings a step's own files.
+func (r *run) prepare(ctx context.Context, p part) error {
+	if _, err := r.box.Run(ctx, box.Command{Domain: box.Agent, Argv: emptied("/logs/agent", "/solution"), Timeout: harness}, session.Streams{}); err != nil {
+		return err
+	}
+	if err := r.agentFolders(ctx); err != nil {
+		return err
+	}
+	if p.workdir != "" {
+		if err := r.toWorkdir(ctx, p.workdir); err != nil {
+			return fmt.Errorf("uploading the step's files: %w", err)
+		}
+		if st, err := os.Stat(filepath.Join(p.workdir, "setup.sh")); err == nil && st.Mode().IsRegular() {
+			said := &lastWords{}
+			exit, err := r.box.Run(ctx, box.Command{Domain: box.Agent, Argv: shell("${BASH:-sh} ./setup.sh"), Timeout: harness}, session.Streams{Out: said, Err: said})
+			if err != nil {
+				return err
+			}
+			if exit.Code != 0 {
+				return fmt.Errorf("the step's setup.sh ended with %d: %s", exit.Code, said)
+			}
+		}
+	}
+	return r.healthy(ctx, p.health)
+}
+
+// emptied is a command that empties folders of the container's.
+func emptied(dirs ...string) []string {
+	return append([]string{"/bin/sh", "-c", `for d; do [ -d "$d" ] && rm -rf "$d"/* "$d"/.[!.]* "$d"/..?*; done; :`, "sh"}, dirs...)
+}
+
+// act is the agent's phase.
+func (r *run) act(ctx context.Context, p part, dir string, end *result.StepResult) error {
+	r.acted = true
+	end.AgentResult = &result.AgentResult{RolloutDetails: nil}
+	timeout := scale(p.agent.Timeout, r.Times.Agent)
+	var err error
+	end.Agent, err = r.Agent.Run(ctx, Env{
+		Box: r.box, Instruction: p.instruction, Timeout: timeout, Dir: filepath.Join(dir, "agent"), Log: r.say,
+		Solution: p.solution, SolutionEnv: r.Spec.SolutionEnv, Used: end.AgentResult,
+	})
+	r.say("agent: %s", end.Agent.Stop)
+	if end.Agent.Stop == "time_cap" {
+		end.ExceptionInfo = r.exception("AgentTimeoutError", fmt.Sprintf("the agent was ended after %v", timeout))
+	}
+	if err == nil {
+		return nil
+	}
+	if end.Agent.Stop == "session_lost" && ctx.Err() == nil && r.alive() {
+		// Its domain is gone, by its own doing; the verifier's is not.
+		r.say("agent: %v", err)
+		return nil
+	}
+	end.Agent.Stop = "error"
+	return r.because(ctx, r.box, "agent", "agent_error", "unknown", err)
+}
+
+func (r *run) alive() bool {
+	select {
+	case <-r.box.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// fetchLogs brings the agent's logs, as far as they can be had.
+func (r *run) fetchLogs(ctx context.Context, dir string) {
+	if ctx.Err() != nil || !r.alive() {
+		return
+	}
+	to := filepath.Join(dir, "agent")
+	err := get(ctx, r.box, box.Agent, "/logs/agent", []string{"."}, func(in io.Reader) error {
+		t, err := unpack(in, to, logsMost, func(name string) bool {
+			_, err := os.Lstat(filepath.Join(to, name)) // the host's own records stay
+			return err == nil
+		}, nil)
+		r.left("agent/", t)
+		return err
+	})
+	if err != nil && ctx.Err() == nil {
+		r.warn("the agent's logs could not be fetched whole: %v", err)
+	}
+}
+
+// left says what did not come out of the container.
+func (r *run) left(in string, t took) {
+	const some = 5
+	for i, text := range t.left {
+		if i == some {
+			r.say("%s: and %d more", in, len(t.left)-some)
+			break
+		}
+		r.say("%s: %s", in, text)
+	}
+}
+
+// collect runs a command that brings out what is to be graded. One that fails
+// is said, and no more, as with Harbor.
+func (r *run) collect(ctx context.Context, c spec.Collect) {
+	said := &lastWords{}
+	exit, err := r.box.Run(ctx, box.Command{Domain: box.Agent, Argv: shell(c.Command), Timeout: c.Timeout}, session.Streams{Out: said, Err: said})
+	switch {
+	case err != nil:
+		r.warn("collect_failed: %.100q: %v", c.Command, err)
+	case exit.Code != 0:
+		r.warn("collect_failed: %.100q ended with %d: %s", c.Command, exit.Code, said)
+	}
+}
+
+// kept is an artifact as it was, for a verifier in a container of its own.
+type kept struct {
+	source string
+	stream string // a file on the host: the tar stream of it
+}
+
+// manifest is a line of artifacts/manifest.json, as Harbor has it.
+type manifest struct {
+	Source      string `json:"source"`
+	Destination string `json:"destination"`
+	Type        string `json:"type"`
+	Status      string `json:"status"`
+}
+
+// artifacts brings what is to be kept, best effort, to a folder of the host's,
+// and as streams to the scratch folder if it goes on from there.
+func (r *run) artifacts(ctx context.Context, list []spec.Artifact, dir string, streams bool) (all []kept) {
+	lines := []manifest{}
+	for i, a := range list {
+		if ctx.Err() != nil || !r.alive() {
+			break
+		}
+		line := manifest{Source: a.Source, Destination: path.Join("artifacts", a.Destination), Type: "directory", Status: "ok"}
+		at := a.Source
+		if !path.IsAbs(at) {
+			at = path.Join(r.box.Workdir(), at)
+		}
+		// Into a folder of its own first: what is cut short is no artifact.
+		tmp := filepath.Join(dir, fmt.Sprintf(".%d", i))
+		err := os.Mkdir(tmp, 0o755)
+		base := path.Base(at)
+		var also *tar.Writer
+		one := kept{at, filepath.Join(r.Box.Scratch, fmt.Sprintf("artifact-%d.tar", i))}
+		if err == nil && streams {
+			var f *os.File
+			if f, err = os.Create(one.stream); err == nil {
+				defer f.Close()
+				also = tar.NewWriter(f)
+			}
+		}
+		if err == nil {
+			err = get(ctx, r.box, box.Agent, path.Dir(at), []string{base}, func(in io.Reader) error {
+				t, err := unpack(in, tmp, artifactsMost, func(name string) bool { return excluded(a.Exclude, base, name) }, also)
+				r.left("artifact "+a.Source, t)
+				return err
+			})
+		}
+		if err == nil && also != nil {
+			err = also.Close()
+		}
+		if err == nil {
+			err = settle(tmp, base, dir, a, &line)
+		}
+		if err != nil && ctx.Err() == nil {
+			line.Status = "failed"
+			r.say("artifact %s: %v", a.Source, err)
+		}
+		if err := os.RemoveAll(tmp); err != nil {
+			r.warn("%v", err)
+		}
+		if streams && line.Status != "failed" {
+			all = append(all, one)
+		}
+		lines = append(lines, line)
+	}
+	if err := result.WriteJSON(filepath.Join(dir, "manifest.json"), lines); err != nil {
+		r.warn("the list of artifacts: %v", err)
+	}
+	return all
+}
+
+// settle moves an artifact from where it was unpacked to its place.
+func settle(tmp, base, dir string, a spec.Artifact, line *manifest) error {
+	at := filepath.Join(tmp, base)
+	st, err := os.Lstat(at)
+	if err != nil {
+		return fmt.Errorf("nothing came of it: %w", err)
+	}
+	if !st.IsDir() {
+		line.Type = "file"
+	} else if entries, err := os.ReadDir(at); err == nil && len(entries) == 0 {
+		line.Status = "empty"
+	}
+	to := filepath.Join(dir, filepath.FromSlash(a.Destination))
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(to); err == nil {
+		return fmt.Errorf("artifacts/%s is there already", a.Destination)
+	}
+	return os.Rename(at, to)
+}
+
+// excluded says whether a pattern leaves out a path below an artifact, as tar's
+// --exclude does: the name of any part, or the path.
+func excluded(patterns []string, base, name string) bool {
+	rel := strings.TrimPrefix(strings.TrimPrefix(name, base), "/")
+	for _, p := range patterns {
+		if ok, _ := path.Match(p, rel); ok {
+			return true
+		}
+		for _, one := range strings.Split(rel, "/") {
+			if ok, _ := path.Match(p, one); ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// lastWords keeps the end of what a command says.
+type lastWords struct{ text []byte }
+
+func (l *lastWords) Write(p []byte) (int, error) {
+	const most = 300
+	l.text = append(l.text, p...)
+	if over := len(l.text) - most; over > 0 {
+		l.text = slices.Delete(l.text, 0, over)
+	}
+	return len(p), nil
+}
+
+func (l *lastWords) String() string { return strings.TrimSpace(string(l.text)) }

@@ -1,0 +1,316 @@
+package trial
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"fence/pkg/box"
+	"fence/pkg/result"
+	"fence/pkg/session"
+	"fence/pkg/spec"
+)
+
+func TestRun_OracleAndNop(t *testing.T) {
+	for _, c := range []struct {
+		agent Agent
+		want  string
+	}{{Oracle{}, "reward 1, done"}, {Nop{}, "reward 0, done"}} {
+		b := newBench(t)
+		b.Agent = c.agent
+		r := Run(t.Context(), b.Options)
+		if got := brief(r); got != c.want {
+			t.Errorf("%T: %s, want %s: %+v", c.agent, got, c.want, r.Fault)
+		}
+		if !b.boxes[0].ended {
+			t.Error("the container is left")
+		}
+		if r.Usage.MemoryBytes != 7 || r.Isolation == nil || !r.Isolation.Below || r.Verify.From != "reward.txt" {
+			t.Errorf("the record lacks what the container was: %+v %+v %+v", r.Usage, r.Isolation, r.Verify)
+		}
+	}
+}
+
+// In Harbor's order: nothing of the tests is there before the agent's phase is
+// over, the solution comes for the oracle alone, and all of it in its domain.
+func TestRun_Order(t *testing.T) {
+	b := newBench(t)
+	Run(t.Context(), b.Options)
+	want := []string{
+		"put agent /logs", "put agent /solution", "run agent (/solution/solve.sh) > /logs/agent/oracle.txt 2>&1", "get agent /logs/agent",
+		"put verifier /", "run verifier (/tests/test.sh) > /logs/verifier/test-stdout.txt 2>&1", "get verifier /logs/verifier",
+	}
+	if got := b.boxes[0].calls; !slices.Equal(got, want) {
+		t.Errorf("calls:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	b = newBench(t)
+	b.Agent = Nop{}
+	Run(t.Context(), b.Options)
+	for _, call := range b.boxes[0].calls {
+		if strings.Contains(call, "solution") {
+			t.Errorf("without an oracle: %s", call)
+		}
+	}
+}
+
+func TestRun_Faults(t *testing.T) {
+	lost := &session.Error{Code: session.CodeLost, Text: "the session is gone"}
+	limit := &box.Error{Class: "memory_limit", Cause: "agent", Message: "over"}
+	onTests := func(exit session.Exit, err error) func(*fake, box.Command, session.Streams) (session.Exit, error) {
+		return func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
+			if isTests(c) {
+				f.writes("logs/verifier/reward.txt", "1") // it does not count
+				return exit, err
+			}
+			return passes(f, c, s)
+		}
+	}
+	reward := func(name, text string) func(b *bench) {
+		return func(b *bench) {
+			b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
+				if isTests(c) && name != "" {
+					f.writes("logs/verifier/"+name, text)
+				}
+				return session.Exit{}, nil
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(b *bench)
+		want   string
+	}{
+		"no image":   {func(b *bench) { b.Broken = &result.Fault{Phase: "build", Class: "image_missing", Cause: "infra"} }, "reward none, build image_missing infra"},
+		"start":      {func(b *bench) { b.fails(errors.New("no")) }, "reward none, start start_failed infra"},
+		"image":      {func(b *bench) { b.fails(&box.Error{Class: "image_invalid", Cause: "infra"}) }, "reward none, start image_invalid infra"},
+		"unfenced":   {func(b *bench) { b.fails(&box.Error{Class: "not_isolated", Cause: "infra"}) }, "reward none, isolation not_isolated infra"},
+		"start time": {func(b *bench) { b.hangs(time.Millisecond) }, "reward none, start start_timeout infra"},
+		"upload":     {func(b *bench) { b.put = failing("agent", "/logs", lost) }, "reward none, setup setup_failed infra"},
+		"unhealthy": {func(b *bench) {
+			b.Spec.Environment.Healthcheck = &spec.Healthcheck{Command: "sick", Retries: 2}
+			b.run = func(*fake, box.Command, session.Streams) (session.Exit, error) { return session.Exit{Code: 1}, nil }
+		}, "reward none, setup healthcheck task"},
+		"no solution": {func(b *bench) { b.Spec.Task.Solution = "" }, "reward none, agent solution_missing task, error"},
+		"agent over its memory": {func(b *bench) {
+			b.run = func(f *fake, c box.Command, _ session.Streams) (session.Exit, error) {
+				return session.Exit{}, f.dies(limit)
+			}
+		}, "reward none, agent memory_limit task, error"},
+		"a model over its memory": {func(b *bench) { b.Agent = model{func(e Env) error { return e.Box.(*fake).dies(limit) }} }, "reward none, agent memory_limit agent, error"},
+		"a broken model":          {func(b *bench) { b.Agent = model{func(Env) error { return errors.New("no server") }} }, "reward none, agent agent_error unknown, error"},
+		"a model's fault": {func(b *bench) {
+			b.Agent = model{func(Env) error { return Faultf("agent", "model_gone", "infra", "", "x") }}
+		}, "reward none, agent model_gone infra, error"},
+		"tests not uploaded": {func(b *bench) { b.put = failing("verifier", "/", lost) }, "reward none, verify upload_failed infra, done"},
+		"verifier over time": {func(b *bench) { b.run = onTests(session.Exit{Code: 124, TimedOut: true}, nil) }, "reward none, verify verifier_timeout task, done"},
+		"verifier killed":    {func(b *bench) { b.run = onTests(session.Exit{Code: 137, Signal: 9}, nil) }, "reward none, verify reward_missing unknown, done"},
+		"verifier lost":      {func(b *bench) { b.run = onTests(session.Exit{}, &box.Error{Class: "session_lost", Cause: "unknown"}) }, "reward none, verify session_lost unknown, done"},
+		"over its disk at the end": {func(b *bench) {
+			b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
+				if isTests(c) {
+					f.writes("logs/verifier/reward.txt", "1")
+					f.dies(&box.Error{Class: "disk_limit"})
+				}
+				return session.Exit{}, nil
+			}
+		}, "reward none, verify disk_limit task, done"},
+		"rewards not fetched": {func(b *bench) { b.get = failing("verifier", "/logs/verifier", lost) }, "reward none, verify download_failed infra, done"},
+		"no reward":           {reward("", ""), "reward none, verify reward_missing task, done"},
+		"empty reward":        {reward("reward.txt", " \n"), "reward none, verify reward_empty task, done"},
+		"a link": {func(b *bench) {
+			b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
+				if isTests(c) {
+					f.writes("logs/verifier/reward.txt", "1")
+					if err := os.Symlink("/tmp/reward", filepath.Join(f.root, "logs/verifier/reward.json")); err != nil {
+						return session.Exit{}, err
+					}
+				}
+				return session.Exit{}, nil
+			}
+		}, "reward none, verify reward_invalid task, done"},
+		"nan": {reward("reward.txt", "nan"), "reward none, verify reward_invalid task, done"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			c.change(b)
+			r := Run(t.Context(), b.Options)
+			if got := brief(r); got != c.want {
+				t.Errorf("%s\nwant %s\n%s", got, c.want, read(t, b.Dir, "trial.log"))
+			}
+			if r.ExceptionInfo == nil || r.ExceptionInfo.Type == "" {
+				t.Error("Harbor's tools are not told")
+			}
+			for _, f := range b.boxes {
+				if !f.ended {
+					t.Error("the container is left")
+				}
+			}
+		})
+	}
+}
+
+// fails makes the container not start.
+func (b *bench) fails(err error) {
+	b.Start = func(context.Context, box.Options) (Box, error) { return nil, err }
+}
+
+// hangs makes the start last until it is ended.
+func (b *bench) hangs(limit time.Duration) {
+	b.Spec.Environment.BuildTimeout = limit
+	b.Start = func(ctx context.Context, _ box.Options) (Box, error) { <-ctx.Done(); return nil, ctx.Err() }
+}
+
+func failing(domain, dir string, err error) func(string, string) error {
+	return func(d, at string) error {
+		if d == domain && at == dir {
+			return err
+		}
+		return nil
+	}
+}
+
+// model is an agent that is none of the scripted.
+type model struct{ act func(Env) error }
+
+func (model) Info() result.AgentInfo { return result.AgentInfo{Name: "model"} }
+func (model) Scripted() bool         { return false }
+func (m model) Run(_ context.Context, e Env) (result.AgentEnd, error) {
+	return result.AgentEnd{Stop: "done"}, m.act(e)
+}
+
+// An agent's timeout, and the end of its domain by its own hand, are followed
+// by the verifier, as any end.
+func TestRun_VerifiesAfter(t *testing.T) {
+	for want, exit := range map[string]func(*fake) (session.Exit, error){
+		"reward 1, time_cap": func(*fake) (session.Exit, error) { return session.Exit{Code: 124, TimedOut: true}, nil },
+		"reward 1, session_lost": func(*fake) (session.Exit, error) {
+			return session.Exit{}, &box.Error{Class: "session_lost", Cause: "agent", Message: "the domain agent is lost"}
+		},
+		"reward 1, done": func(*fake) (session.Exit, error) { return session.Exit{Code: 3}, nil },
+	} {
+		b := newBench(t)
+		b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
+			if !isSolve(c) {
+				return passes(f, c, s)
+			}
+			f.writes("app/done", "")
+			return exit(f)
+		}
+		r := Run(t.Context(), b.Options)
+		if got := brief(r); got != want {
+			t.Errorf("%s, want %s: %+v", got, want, r.Fault)
+		}
+		if r.Agent.Stop == "time_cap" && (r.ExceptionInfo == nil || r.ExceptionInfo.Type != "AgentTimeoutError") {
+			t.Errorf("Harbor's AgentTimeoutError is missing: %+v", r.ExceptionInfo)
+		}
+		if r.Agent.ExitCode != nil && *r.Agent.ExitCode == 3 && read(t, b.Dir, "agent/exit-code.txt") != "3\n" {
+			t.Error("agent/exit-code.txt does not say 3")
+		}
+	}
+}
+
+func TestRun_Stopped(t *testing.T) {
+	b := newBench(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
+		cancel(errors.New("the job ends"))
+		return session.Exit{}, context.Canceled
+	}
+	r := Run(ctx, b.Options)
+	if got := brief(r); got != "reward none, stopped stopped infra, error" || !strings.Contains(r.Fault.Message, "the job ends") {
+		t.Errorf("%s: %+v", got, r.Fault)
+	}
+}
+
+func TestRun_Steps(t *testing.T) {
+	for name, c := range map[string]struct {
+		how   string
+		least map[string]float64
+		solve func(f *fake, step string)
+		want  string
+		steps int
+	}{
+		"all":     {"mean", nil, func(f *fake, _ string) { f.writes("app/done", "") }, "reward 1, done", 2},
+		"half":    {"mean", nil, func(f *fake, s string) { only(f, s == "two") }, "reward 0.5, done", 2},
+		"final":   {"final", nil, func(f *fake, s string) { only(f, s == "two") }, "reward 1, done", 2},
+		"stopped": {"final", map[string]float64{"reward": 1}, func(f *fake, s string) { only(f, s == "two") }, "reward 0, done", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.Spec.StepReward = c.how
+			for _, step := range []string{"one", "two"} {
+				dir := filepath.Join(b.Spec.Task.Dir, "steps", step, "tests")
+				if err := os.MkdirAll(dir, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				b.Spec.Steps = append(b.Spec.Steps, spec.Step{Name: step, Tests: dir, Solution: b.Spec.Task.Solution, MinReward: c.least, Verifier: b.Spec.Verifier})
+			}
+			step := 0
+			b.run = func(f *fake, cmd box.Command, s session.Streams) (session.Exit, error) {
+				if isSolve(cmd) {
+					c.solve(f, b.Spec.Steps[step].Name)
+					step++
+					return session.Exit{}, nil
+				}
+				return passes(f, cmd, s)
+			}
+			r := Run(t.Context(), b.Options)
+			if got := brief(r); got != c.want || len(r.StepResults) != c.steps {
+				t.Errorf("%s after %d steps, want %s after %d: %+v", got, len(r.StepResults), c.want, c.steps, r.Fault)
+			}
+			if got := read(t, b.Dir, "steps/one/verifier/reward.txt"); got != "0" && got != "1" {
+				t.Errorf("the first step's reward.txt is %q", got)
+			}
+		})
+	}
+}
+
+func only(f *fake, yes bool) {
+	if yes {
+		f.writes("app/done", "")
+	}
+}
+
+// A verifier of its own sees what the agent left as artifacts, and nothing else.
+func TestRun_Separate(t *testing.T) {
+	b := newBench(t)
+	b.VerifierImage = "/v.sif"
+	b.Spec.Artifacts = []spec.Artifact{{Source: "/app/done", Destination: "app/done"}, {Source: "/app/none", Destination: "app/none"}}
+	b.Spec.Verifier.Separate = &spec.Environment{HasTests: true}
+	r := Run(t.Context(), b.Options)
+	if got := brief(r); got != "reward 1, done" || len(b.boxes) != 2 {
+		t.Fatalf("%s in %d containers: %+v\n%s", got, len(b.boxes), r.Fault, read(t, b.Dir, "trial.log"))
+	}
+	if !b.boxes[0].ended || b.boxes[1].options.Image != "/v.sif" {
+		t.Errorf("the agent's container ended: %v; the verifier's image: %s", b.boxes[0].ended, b.boxes[1].options.Image)
+	}
+	if !strings.Contains(read(t, b.Dir, "artifacts/manifest.json"), `"failed"`) || read(t, b.Dir, "artifacts/app/done") != "yes" {
+		t.Errorf("artifacts: %s", read(t, b.Dir, "artifacts/manifest.json"))
+	}
+	for _, call := range b.boxes[1].calls {
+		if strings.HasPrefix(call, "put agent") {
+			t.Errorf("the agent's domain is used: %s", call)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(b.boxes[1].root, "tests/test.sh")); err == nil {
+		t.Error("its image has the tests, and they were brought")
+	}
+}
+
+func TestGranted(t *testing.T) {
+	for _, c := range []struct{ flag, task, agent, want string }{
+		{"", "", "", "loopback"}, {"", "public", "", "loopback"}, {"none", "public", "", "none"}, {"none", "no-network", "", "none"},
+		{"host", "", "", "host"}, {"host", "public", "", "host"}, {"host", "no-network", "", "loopback"}, {"host", "allowlist", "", "loopback"},
+		{"host", "public", "no-network", "loopback"},
+	} {
+		o := Options{Network: c.flag, Why: "because"}
+		o.Spec.Environment.Network.Mode, o.Spec.Agent.Network.Mode = c.task, c.agent
+		if mode, why := o.Granted(); mode != c.want || (why != "") != (mode == "host") {
+			t.Errorf("--net %s, task %q, agent %q: %s (%q), want %s", c.flag, c.task, c.agent, mode, why, c.want)
+		}
+	}
+}
