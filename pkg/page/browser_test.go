@@ -103,7 +103,8 @@ func TestBrowser_Replay(t *testing.T) {
 	go1("turn 4", "turn-3", "turn-4")
 	go1("turn 9", "turn-8", "turn-9")
 	go1("turn 2", "turn-1", "turn-2")
-	p.Eval("{ const s = document.querySelector('.scrub'); s.value = 1000; s.dispatchEvent(new Event('input')); }", nil)
+	// The scrubber is dragged about, and the last place counts.
+	p.Eval("{ const s = document.querySelector('.scrub'); for (const v of [10, 700, 200, 1000]) { s.value = v; s.dispatchEvent(new Event('input')); } }", nil)
 	p.Until(screen + ".includes('turn-12')")
 	p.Eval("{ const s = document.querySelector('.scrub'); s.value = 0; s.dispatchEvent(new Event('input')); document.querySelector('.controls select').value = '20'; document.querySelector('.controls select').dispatchEvent(new Event('change')); document.querySelector('.controls button').click(); }", nil)
 	p.Until("document.querySelector('.controls button').textContent === 'pause'")
