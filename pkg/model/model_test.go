@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -204,8 +205,30 @@ func TestReasoningUnderEitherName(t *testing.T) {
 func TestAHangingServerTimesOut(t *testing.T) {
 	srv := modelserver.Start(t, modelserver.Hang)
 	_, err := client(t, model.Options{Base: srv.Base, Timeout: 20 * time.Millisecond, Patience: time.Millisecond}).Chat(t.Context(), hello)
-	if model.ClassOf(err) != model.Timeout || len(srv.Requests()) != 1 {
-		t.Errorf("%d requests, %v", len(srv.Requests()), err)
+	var e *model.Error
+	if !errors.As(err, &e) || e.Class != model.Timeout || e.Tries != 1 || e.Hint == "" {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestSeveralTrialsAtOnce(t *testing.T) {
+	srv := modelserver.Start(t, modelserver.Busy(""), modelserver.Raw(`{"choices":[{"message":{"content":"x"}}]}`))
+	srv.Models(`{"data":[{"id":"m","max_model_len":7}]}`)
+	c := client(t, model.Options{Base: srv.Base, Details: true})
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if err := c.Discover(t.Context(), 0); err != nil {
+				t.Error(err)
+			}
+			if r, err := c.Chat(t.Context(), hello); err != nil || r.Content != "x" || c.Limits().Context != 7 {
+				t.Error(r, err)
+			}
+		})
+	}
+	all.Wait()
+	if n := len(c.Notices()); n != 2 || len(srv.Requests()) != 9 {
+		t.Errorf("%d notices, %d requests", n, len(srv.Requests()))
 	}
 }
 

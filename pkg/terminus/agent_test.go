@@ -249,7 +249,7 @@ func TestProseAround(t *testing.T) {
 
 func TestTruncatedRepliesAreNotCarriedOut(t *testing.T) {
 	e := &episode{srv: modelserver.Start(t, modelserver.Truncated(modelserver.Turn("x", true, "rm -r /\n")), done)}
-	e.run(t, t.Context(), terminus.Options{}, model.Options{Limits: model.Limits{Output: 512}})
+	e.run(t, t.Context(), terminus.Options{}, model.Options{Sampling: model.Sampling{MaxTokens: 512}})
 	if len(e.term.typed) != 0 || e.end.Truncated != 1 || !strings.Contains(e.last(1), "cut off at 512 tokens, and NOTHING") || e.end.Turns != 3 {
 		t.Errorf("typed %q; %+v; answered %q", e.term.typed, e.end, e.last(1))
 	}
@@ -269,6 +269,14 @@ func TestALongOutputKeepsBothEnds(t *testing.T) {
 		if strings.ToValidUTF8(got, "?") != got || !strings.Contains(got, "92003 bytes") {
 			t.Errorf("a character was cut: %.200q", got)
 		}
+	}
+}
+
+func TestASmallModelIsShownLess(t *testing.T) {
+	e := &episode{srv: modelserver.Start(t, work, done), term: &terminal{shows: strings.Repeat("x", 5000)}}
+	e.run(t, t.Context(), terminus.Options{}, model.Options{Limits: model.Limits{Context: 4000}})
+	if got := e.last(1); !strings.Contains(got, "only 3000 bytes are shown: 2000 bytes in between") || e.end.Stop != "done" {
+		t.Errorf("shown %d bytes; %+v, %v", len(got), e.end, e.err)
 	}
 }
 
@@ -436,6 +444,18 @@ func TestHandOverWhenTheServerSaysSo(t *testing.T) {
 	e.run(t, t.Context(), terminus.Options{NoSummarize: true}, model.Options{})
 	if e.err != nil || e.end.Stop != "context" || e.end.Turns < 3 || e.end.Summaries != 0 {
 		t.Errorf("without hand-overs: %+v, %v", e.end, e.err)
+	}
+}
+
+// The question whether it is sure has to be asked again after a hand-over.
+func TestAHandOverForgetsThatTheModelWasDone(t *testing.T) {
+	say := modelserver.Say
+	e := run(t, terminus.Options{}, nil, done, modelserver.Overflow(4000, 5000), say("summary"), say("questions"), say("answers"), done, done)
+	if e.err != nil || e.end.Stop != "done" || e.end.Turns != 3 || e.end.Summaries != 1 {
+		t.Errorf("%+v, %v", e.end, e.err)
+	}
+	if !strings.Contains(e.last(6), "Do you want to end here?") {
+		t.Errorf("asked %q", e.last(6))
 	}
 }
 
