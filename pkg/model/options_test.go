@@ -30,6 +30,8 @@ func TestDiscover(t *testing.T) {
 		{"llama.cpp", llama, "", "m", model.Limits{}, model.Limits{Context: 8192}, ""},
 		{"llama.cpp with a slot", llama, `{"default_generation_settings":{"n_ctx":2048}}`, "m", model.Limits{}, model.Limits{Context: 2048}, ""},
 		{"llama.cpp of 2026", llama26, `{}`, "m", model.Limits{}, model.Limits{Context: 2048}, ""},
+		{"an adapter of vLLM's", strings.Replace(vllm, `"data":[`, `"data":[{"id":"lora","parent":"m","max_model_len":null},`, 1), "", "lora", model.Limits{}, model.Limits{Context: 32768}, ""},
+		{"a list of nothing", `{"data":[]}`, "", "m", model.Limits{}, model.Limits{}, "it has none"},
 		{"no such model", vllm, "", "other", model.Limits{}, model.Limits{}, `no model "other"; it has m`},
 		{"no list", "", "", "m", model.Limits{}, model.Limits{}, ""},
 		{"no list, no name", "", "", "?", model.Limits{}, model.Limits{}, "404"},
@@ -54,7 +56,7 @@ func TestDiscover(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || cl.Limits() != c.want || cl.Name() != "m" {
+			if err != nil || cl.Limits() != c.want || cl.Name() != strings.Replace(c.model, "?", "m", 1) {
 				t.Errorf("%+v of %s, %v", cl.Limits(), cl.Name(), err)
 			}
 		})
