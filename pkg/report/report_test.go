@@ -312,8 +312,10 @@ func TestLikely(t *testing.T) {
 		"OSError: [Errno 122] Disk quota exceeded":                             "no space left",
 		"ld: /lib/libc.so.6: version `GLIBC_2.34' not found (required by x)":   "a program needs a newer C library than the image has (GLIBC_2.34)",
 		"exec /bin/x: exec format error":                                       "programs are for another architecture",
-		"all is well":                                                          "",
-		"":                                                                     "",
+		"plugins: timeout-2.3":                                                 "",
+		"subprocess.TimeoutExpired: Command 'x' timed out":                     "a time limit",
+		"all is well": "",
+		"":            "",
 	} {
 		if got := likely(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)

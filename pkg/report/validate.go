@@ -204,7 +204,6 @@ func (n *notes) task(attempts []Trial) {
 		if k != "fault" {
 			verdicts[k] = true
 		}
-		why := likely(t.Verifier, t.Script)
 		switch {
 		case agent == oracle && noSolution(t):
 			n.unsolved++
@@ -218,15 +217,15 @@ func (n *notes) task(attempts []Trial) {
 			if !ok {
 				i = ofPhase["verify"]
 			}
-			why := likely(f.Message, t.Verifier, t.Script)
+			why := Likely(t)
 			n.add(happened[i][0], cmp.Or(why, f.Class), whom)
 			if why == "" {
 				n.words([2]string{happened[i][0], f.Class}, f.Message)
 			}
 		case agent == oracle && k == "failed":
-			n.add("oracle failed", why, task)
+			n.add("oracle failed", Likely(t), task)
 		case agent == oracle && k == "partly":
-			n.add("oracle passed in part", why, task)
+			n.add("oracle passed in part", Likely(t), task)
 		case agent == nop && k == "solved":
 			n.add("task passed with no action", "", task)
 		case agent == nop && k == "partly":
