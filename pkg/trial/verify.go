@@ -28,11 +28,11 @@ const testsOut = "/logs/verifier/test-stdout.txt"
 // verifierEnv is what the tests run with beside the task's own. HOME stays the
 // image's: tests look there for what the agent was told to make, and for
 // programs. So what an agent left there may be run, which is what taint looks
-// for; but temporary files, the user's Python modules and a repository in / are
-// none of the tests' (docs/session.md, "What the tests must not look for").
+// for; but temporary files, the user's Python modules, bytecode and a repository
+// in / are none of the tests' (docs/session.md, "What the tests must not look for").
 func (r *run) verifierEnv(p part) map[string]string {
 	env := map[string]string{
-		"TMPDIR": verifierOwn + "/tmp", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1", "GIT_CEILING_DIRECTORIES": "/",
+		"TMPDIR": verifierOwn + "/tmp", "PYTHONNOUSERSITE": "1", "PYTHONPYCACHEPREFIX": verifierOwn + "/pyc", "GIT_CEILING_DIRECTORIES": "/",
 	}
 	maps.Copy(env, r.VerifierEnv)
 	maps.Copy(env, p.verifier.Env)
