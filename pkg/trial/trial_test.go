@@ -3,6 +3,7 @@ package trial
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -108,7 +109,7 @@ func TestRun_Faults(t *testing.T) {
 		"tests not uploaded": {func(b *bench) { b.put = failing("verifier", "/", lost) }, "reward none, verify upload_failed infra, done"},
 		"verifier over time": {func(b *bench) { b.run = onTests(session.Exit{Code: 124, TimedOut: true}, nil) }, "reward none, verify verifier_timeout task, done"},
 		"verifier killed":    {func(b *bench) { b.run = onTests(session.Exit{Code: 137, Signal: 9}, nil) }, "reward none, verify reward_missing unknown, done"},
-		"verifier lost":      {func(b *bench) { b.run = onTests(session.Exit{}, &box.Error{Class: "session_lost", Cause: "unknown"}) }, "reward none, verify session_lost unknown, done"},
+		"verifier lost":      {func(b *bench) { b.run = onTests(session.Exit{}, &box.Error{Class: "session_lost", Cause: "agent"}) }, "reward none, verify session_lost unknown, done"},
 		"over its disk at the end": {func(b *bench) {
 			b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
 				if isTests(c) {
@@ -119,8 +120,18 @@ func TestRun_Faults(t *testing.T) {
 			}
 		}, "reward none, verify disk_limit task, done"},
 		"rewards not fetched": {func(b *bench) { b.get = failing("verifier", "/logs/verifier", lost) }, "reward none, verify download_failed infra, done"},
-		"no reward":           {reward("", ""), "reward none, verify reward_missing task, done"},
-		"empty reward":        {reward("reward.txt", " \n"), "reward none, verify reward_empty task, done"},
+		"too many files": {func(b *bench) {
+			b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
+				for i := range logsMost.files + 1 {
+					if isTests(c) {
+						f.writes(fmt.Sprintf("logs/verifier/%d", i), "")
+					}
+				}
+				return session.Exit{}, nil
+			}
+		}, "reward none, verify download_failed task, done"},
+		"no reward":    {reward("", ""), "reward none, verify reward_missing task, done"},
+		"empty reward": {reward("reward.txt", " \n"), "reward none, verify reward_empty task, done"},
 		"a link": {func(b *bench) {
 			b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
 				if isTests(c) {
@@ -136,6 +147,9 @@ func TestRun_Faults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
+			files := logsMost.files
+			logsMost.files = 50
+			defer func() { logsMost.files = files }()
 			c.change(b)
 			r := Run(t.Context(), b.Options)
 			if got := brief(r); got != c.want {

@@ -97,6 +97,8 @@ func (r *run) judge(ctx context.Context, p part, dir string, artifacts []kept, e
 			r.warn("what the tests wrote could not be fetched whole: %v", err)
 		}
 		return r.because(ctx, b, "verify", "", "", Faultf("verify", "verifier_timeout", "task", "--timeout-multiplier, or [verifier] timeout_sec", "the tests were ended after %v", timeout))
+	case errors.Is(err, errTooMuch):
+		return Faultf("verify", "download_failed", "task", "", "fetching /logs/verifier: %v", err)
 	case err != nil:
 		return r.because(ctx, b, "verify", "download_failed", "infra", fmt.Errorf("fetching /logs/verifier: %w", err))
 	case exit.Signal != 0:

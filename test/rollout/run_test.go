@@ -69,13 +69,18 @@ func (p *place) task(name, solve, test, settings string) {
 	for file, text := range map[string]string{
 		"task.toml": settings, "instruction.md": "Do it.\n", "environment/Dockerfile": "FROM busybox:1\n", "solution/solve.sh": "#!/bin/sh\n" + solve, "tests/test.sh": "#!/bin/sh\n" + test,
 	} {
-		at := p.path("tasks", name, file)
-		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-			p.t.Fatal(err)
-		}
-		if err := os.WriteFile(at, []byte(text), 0o644); err != nil {
-			p.t.Fatal(err)
-		}
+		p.write(filepath.Join("tasks", name, file), text)
+	}
+}
+
+func (p *place) write(name, text string) {
+	p.t.Helper()
+	at := p.path(name)
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.WriteFile(at, []byte(text), 0o644); err != nil {
+		p.t.Fatal(err)
 	}
 }
 
@@ -319,9 +324,7 @@ func TestRun_Limits(t *testing.T) {
 func TestRun_Broken(t *testing.T) {
 	p := newPlace(t)
 	p.task("a", "touch /it\n", rewards, "")
-	if err := os.WriteFile(p.path("broken.sif"), []byte("no image"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	p.write("broken.sif", "no image")
 	r := p.run(p.command("run", "tasks", "--agent", "nop", "--image", "broken.sif", "--out", "out/broken", "--scratch", p.path("scratch"), "--retries", "0"))
 	if rec := r.records["nop a"]; r.code != 3 || word(rec) != "image_invalid" || rec.Reward != nil {
 		t.Errorf("exit code %d, %s\n%s", r.code, word(rec), r.stderr)
@@ -353,9 +356,7 @@ func TestValidate_Suggest(t *testing.T) {
 		}
 	}
 	// What is printed does it.
-	if err := os.WriteFile(p.path("open.toml"), []byte("version = 1\n[[open]]\nsyscall = \"unshare\"\nwhy = \"unshares: its solution calls it\"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	p.write("open.toml", "version = 1\n[[open]]\nsyscall = \"unshare\"\nwhy = \"unshares: its solution calls it\"\n")
 	r = p.run(p.command("run", "tasks/unshares", "--agent", "oracle", "--image", bed.Image("debian"), "--out", "out/opened", "--scratch", p.path("scratch"), "--policy", "open.toml"))
 	rec := r.records["oracle unshares"]
 	if r.code != 0 || word(rec) != "1" || len(rec.Isolation.Opened) != 1 {
