@@ -50,8 +50,10 @@ func (c Cell) String() string {
 	return fmt.Sprintf("%d/%d", c.N, c.Of)
 }
 
-// scripted are the agents whose result says something of the task.
+// The agents whose result says something of the task.
 const oracle, nop = "oracle", "nop"
+
+func scripted(t Trial) bool { return t.AgentInfo.Name == oracle || t.AgentInfo.Name == nop }
 
 // noSolution says that there is nothing for an oracle to run.
 func noSolution(t Trial) bool { return Kind(t) == "fault" && Why(t).Class == "solution_missing" }
@@ -84,8 +86,8 @@ func Answer(trials []Trial) int {
 // no scripted agent ran.
 func datasets(trials []Trial) []Dataset {
 	out := []Dataset{}
-	scripted := slices.DeleteFunc(slices.Clone(trials), func(t Trial) bool { return t.AgentInfo.Name != oracle && t.AgentInfo.Name != nop })
-	for _, lot := range split(scripted, DatasetOf) {
+	some := slices.DeleteFunc(slices.Clone(trials), func(t Trial) bool { return !scripted(t) })
+	for _, lot := range split(some, DatasetOf) {
 		out = append(out, row(lot))
 	}
 	return out
