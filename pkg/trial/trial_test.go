@@ -95,7 +95,8 @@ func TestRun_Faults(t *testing.T) {
 			b.Spec.Environment.Healthcheck = &spec.Healthcheck{Command: "sick", Retries: 2}
 			b.run = func(*fake, box.Command, session.Streams) (session.Exit, error) { return session.Exit{Code: 1}, nil }
 		}, "reward none, setup healthcheck task"},
-		"no solution": {func(b *bench) { b.Spec.Task.Solution = "" }, "reward none, agent solution_missing task, error"},
+		"no solution":                   {func(b *bench) { b.Spec.Task.Solution = "" }, "reward none, agent solution_missing task"},
+		"a solution that cannot be run": {func(b *bench) { b.Spec.SolutionRefused = &spec.Refused{Reason: "no variable"} }, "reward none, setup setup_failed task"},
 		"agent over its memory": {func(b *bench) {
 			b.run = func(f *fake, c box.Command, _ session.Streams) (session.Exit, error) {
 				return session.Exit{}, f.dies(limit)
