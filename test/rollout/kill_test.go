@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,17 +30,13 @@ func TestRun_Killed(t *testing.T) {
 	p.task("none", "exit 3\n", "echo nothing\n", "")
 	// What is opened makes the gate expect more than its built-in.
 	args := p.args("validate", "-n", "2", "--open", "/etc/hostname:a test")
-	ended := func() ended {
+	command := func(p *place) *exec.Cmd {
 		cmd := p.command(args...)
 		cmd.Env = append(cmd.Env, "TMPDIR="+p.path("tmp"))
-		r := p.run(cmd)
-		if t.Failed() {
-			t.Logf("%s", r.stderr)
-		}
-		return ended{r.code, outcomes(r.records), p.files("out")}
+		return cmd
 	}
 	stop := moments.Watch(t, func(int) {}, p.path("out"), p.path("scratch"), p.path("tmp"))
-	want := ended()
+	want := p.ended(command(p))
 	total := stop()
 	if total < 100 || want.code != 1 || len(want.records) != 6 || want.records["oracle leaves"] != "1 of reward.txt, try 1" {
 		t.Fatalf("undisturbed: %d moments, %+v", total, want)
@@ -60,8 +57,7 @@ func TestRun_Killed(t *testing.T) {
 				}
 				p.mkdir(dir)
 			}
-			cmd := p.command(args...)
-			cmd.Env = append(cmd.Env, "TMPDIR="+p.path("tmp"))
+			cmd := command(&p)
 			was := 0
 			stop := moments.Watch(t, func(n int) {
 				if n == nth {
@@ -84,7 +80,7 @@ func TestRun_Killed(t *testing.T) {
 			p.nothing("after the kill")
 			t.Logf("killed with %d processes, %s", was, phases(p.path("out")))
 
-			got := ended()
+			got := p.ended(command(&p))
 			if !maps.Equal(got.records, want.records) || got.code != want.code {
 				t.Errorf("exit code %d, %v\nundisturbed %d, %v", got.code, got.records, want.code, want.records)
 			}
@@ -106,10 +102,17 @@ func TestRun_Killed(t *testing.T) {
 	}
 }
 
+// ended is a run that came to its end.
 type ended struct {
 	code    int
 	records map[string]string
 	files   []string
+}
+
+func (p *place) ended(cmd *exec.Cmd) ended {
+	p.t.Helper()
+	r := p.run(cmd)
+	return ended{r.code, outcomes(r.records), p.files("out")}
 }
 
 // outcomes are what trials of undisturbed runs have in common.
