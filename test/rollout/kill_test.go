@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"fence/pkg/result"
 	"fence/test/moments"
@@ -80,6 +82,7 @@ func TestRun_Killed(t *testing.T) {
 			p.nothing("after the kill")
 			t.Logf("killed with %d processes, %s", was, phases(p.path("out")))
 
+			p.hourLater()
 			got := p.ended(command(&p))
 			if !maps.Equal(got.records, want.records) || got.code != want.code {
 				t.Errorf("exit code %d, %v\nundisturbed %d, %v", got.code, got.records, want.code, want.records)
@@ -113,6 +116,19 @@ func (p *place) ended(cmd *exec.Cmd) ended {
 	p.t.Helper()
 	r := p.run(cmd)
 	return ended{r.code, outcomes(r.records), p.files("out")}
+}
+
+// hourLater makes halves of files in job folders as old as they must be to be
+// nobody's.
+func (p *place) hourLater() {
+	p.t.Helper()
+	halves, err := filepath.Glob(p.path("out/run/*/.*.json.*"))
+	for _, half := range halves {
+		err = errors.Join(err, os.Chtimes(half, time.Time{}, time.Now().Add(-2*time.Hour)))
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 // outcomes are what trials of undisturbed runs have in common.
