@@ -295,34 +295,6 @@ func TestRun_Ended(t *testing.T) {
 	}
 }
 
-// A trial that takes too much is ended alone, with the cause; the others come out
-// as they do without it.
-func TestRun_Limits(t *testing.T) {
-	p := newPlace(t)
-	for _, name := range []string{"a", "b", "c"} {
-		p.task(name, "sleep 1; touch /it\n", rewards, "")
-	}
-	p.task("forks", "touch /it; f() { f | f & }; f; sleep 60\n", rewards, "")
-	p.task("eats", "touch /it; exec tail /dev/zero\n", rewards, "")
-	p.task("fills", "touch /it; exec dd if=/dev/zero of=/full bs=1M\n", rewards, "")
-	r := p.run(p.command(p.args("run", "--agent", "oracle", "-n", "6", "--memory", "256M", "--processes", "150", "--disk", "128M")...))
-	if r.code != 3 {
-		t.Errorf("exit code %d", r.code)
-	}
-	for name, want := range map[string]string{"a": "1", "b": "1", "c": "1", "eats": "memory_limit", "fills": "disk_limit"} {
-		if got := word(r.records["oracle "+name]); got != want {
-			t.Errorf("%s: %s, want %s: %+v", name, got, want, r.records["oracle "+name].Fault)
-		}
-	}
-	// The kernel's limit may keep it below ours: then it is a solution as any.
-	if got := word(r.records["oracle forks"]); got != "process_limit" && got != "1" {
-		t.Errorf("forks: %s", got)
-	}
-	if t.Failed() {
-		t.Logf("%s", r.stderr)
-	}
-}
-
 // What is wrong with the node or the image is no verdict.
 func TestRun_Broken(t *testing.T) {
 	p := newPlace(t)
