@@ -17,10 +17,11 @@ type symptom struct {
 // prints that a command was not found. Each is as the program prints it.
 var symptoms = func() (all []symptom) {
 	for _, s := range [][3]string{
-		{"no interpreter found", `No interpreter found for (?:Python )?(\d[\w.]*)`, "graders need Python $1 (sifbuild wheelhouse --grader)"}, // uv
-		{"tmux: ", `(?i)tmux: (?:command )?not found`, "images have no tmux (sifbuild build --require tmux)"},                                // sh, bash
-		{"exec format error", `(?i)exec format error`, "programs are for another architecture"},                                              // kernel
-		{"glibc_", `version .?(GLIBC_[\d.]+).? not found`, "a program needs a newer C library than the image has ($1)"},                      // ld.so
+		{"no interpreter found", `No interpreter found for (?:Python )?(\d[\w.]*)`, "graders need Python $1 (sifbuild wheelhouse --grader)"},                                                        // uv
+		{"tmux: ", `(?i)tmux: (?:command )?not found`, "images have no tmux (sifbuild build --require tmux)"},                                                                                       // sh, bash
+		{"/test.sh: |/solve.sh: ", `/(tests/test|solution/solve)\.sh: (?:not found|cannot execute: required file not found|.*: bad interpreter)`, "images lack what the first line of $1.sh names"}, // sh, bash
+		{"exec format error", `(?i)exec format error`, "programs are for another architecture"},                                                                                                     // kernel
+		{"glibc_", `version .?(GLIBC_[\d.]+).? not found`, "a program needs a newer C library than the image has ($1)"},                                                                             // ld.so
 		{"toomanyrequests|429 too many|pull rate limit", `(?i)toomanyrequests|429 Too Many Requests|You have reached your (?:unauthenticated )?pull rate limit`, "rate limit (HTTP 429)"},
 		{"no matching distribution", `No matching distribution found for ([\w.\-\[\]]+)`, "pip finds no $1 (sifbuild wheelhouse)"},                                            // pip
 		{"could not find a version", `Could not find a version that satisfies the requirement ([\w.\-\[\]]+)`, "pip finds no $1 (sifbuild wheelhouse)"},                       // pip
