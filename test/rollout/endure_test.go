@@ -19,7 +19,7 @@ import (
 
 // growth is how much more memory rollout may have after 9 times as many trials.
 // What it keeps of each (its record) is some kilobytes.
-const growth = 1.5
+const growth = 1.3
 
 // Rollout does not grow with the number of trials that it has run. It is looked
 // at twice when it can do nothing: nobody reads its records, and each of its
