@@ -137,13 +137,18 @@ func (f *finder) gone() error {
 		if _, err := f.judge.image.Lookup(p); err != fs.ErrNotExist || f.agents[p].mode != 0 || sourceOf(p) != "" {
 			continue
 		}
-		if k == site || k == above || p == "etc/ld.so.preload" || k == command && shells.MatchString(path.Base(p)) {
+		if k == site || k == above || k == pth && f.imageHas(path.Dir(p)) || p == "etc/ld.so.preload" || k == command && shells.MatchString(path.Base(p)) {
 			if err := f.add(p, touched{state: state{mode: 0o755}}, nil, putBack); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+func (f *finder) imageHas(p string) bool {
+	_, err := f.judge.image.Lookup(p)
+	return err == nil
 }
 
 // late judges what changed while the verifier worked: by it, or by what the
@@ -154,15 +159,16 @@ func (f *finder) late(v *tree.Visited) error {
 	k, _ := f.judge.kindOf(v.Path)
 	t := touched{state: stateOf(v)}
 	switch {
-	case k == nothing || k == startup || k == plugin || k == pth:
+	case k == nothing || k == startup || k == plugin || k == tool && !f.made[v.Ino]:
+		return nil
+	case k == pth && !f.imageHas(path.Dir(v.Path)): // an environment of the tests' own
 		return nil
 	case k == hook && v.Path != "etc/ld.so.preload" || k == git:
 		return nil
 	case sourceOf(v.Path) != "" && !f.made[v.Ino]: // the tests' own Python writes it
 		return nil
 	case f.made[v.Ino], k == hook, k == site, k == above, k == library, k == command && shells.MatchString(path.Base(v.Path)):
-	case k == cache:
-		t.text, _ = read(v)
+	case k == cache, k == pth:
 	default:
 		if _, err := f.judge.image.Lookup(v.Path); err == fs.ErrNotExist {
 			return nil
@@ -172,6 +178,8 @@ func (f *finder) late(v *tree.Visited) error {
 	}
 	if v.Mode&unix.S_IFMT == unix.S_IFLNK {
 		t.to, _ = v.Link()
+	} else if k.byText() {
+		t.text, _ = read(v)
 	}
 	return f.add(v.Path, t, v, "; it changed while the tests ran, beside processes of the agent's")
 }

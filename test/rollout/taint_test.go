@@ -152,7 +152,7 @@ func TestTaint_Honest(t *testing.T) {
 		{name: "bytecode that is read", image: "debian", agent: `python3 -c 'import py_compile; py_compile.compile("/usr/lib/python3.11/base64.py", optimize=1)'`, test: `python3 -O -c 'import base64'`,
 			env: []string{"PYTHONPYCACHEPREFIX="}, want: "/usr/lib/python3.11/__pycache__/base64.cpython-311.opt-1.pyc"},
 		{name: "a package", image: "debian", agent: `mkdir -p /usr/local/lib/python3.11/dist-packages/shop; echo 'x = 1' >/usr/local/lib/python3.11/dist-packages/shop/__init__.py; python3 -c 'import shop'`, test: `python3 -c 'import shop'`},
-		{name: "pip", image: "workloads", agent: install + `pytest_json_ctrf iniconfig uv`, test: `uv --version; python3 -c 'import uv'`},
+		{name: "pip", image: "workloads", told: "Install uv.", agent: install + `pytest_json_ctrf iniconfig uv`, test: `uv --version; python3 -c 'import uv'`},
 		{name: "pip and pytest", image: "workloads", agent: install + `pytest_timeout`, test: `pytest --version`, want: "/usr/local/lib/python3.11/dist-packages/pytest_timeout-2.4.0.dist-info/entry_points.txt"},
 		{name: "pip and pytest as told", image: "workloads", told: "Install pytest-timeout.", agent: install + `pytest_timeout`, test: `pytest --version`},
 		{name: "a program", image: "debian", agent: `printf '#!/bin/sh\n' >/usr/local/bin/hello; chmod +x /usr/local/bin/hello; ln -s hello /usr/local/bin/hi`, test: `hello; hi`},
