@@ -179,6 +179,12 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 		stop()
 		return nil, cli.Usagef("--scratch DIR on a disk of this node", "the folder for containers: %w", err)
 	}
+	if j.scratch.InMemory() {
+		fmt.Fprintf(os.Stderr, "rollout: the folder for containers %s is in memory, and so is what they write: --scratch DIR on a disk of this node\n", cli.Printable(j.options.Box.Scratch))
+	}
+	if job.This().OnLogin() {
+		fmt.Fprintln(os.Stderr, "rollout: this is heavy work, and not in a job of Slurm")
+	}
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the error says it, and what is left ends cleanly
 	j.ctx, j.stop = ctx, stop
 	return j, nil
@@ -295,7 +301,10 @@ func (j *setup) try(ctx context.Context, it item, agent trial.Agent, i runner.It
 			defer tree.RemoveAll(own)
 			o.Box.Scratch = own
 			i.Phase("gate")
-			o.Gate, err = j.gates.pass(ctx, o)
+			o.Gate, err = j.gates.pass(ctx, o, it.image)
+			if err == nil && it.verifier != "" {
+				o.Gate, err = j.gates.pass(ctx, o, it.verifier)
+			}
 		}
 		o.Broken = gateFault(err)
 	}
@@ -326,12 +335,12 @@ type gate struct {
 
 // pass asks the gate once for each image on this node. What is not about the
 // image, such as a busy node, is asked again by the next trial.
-func (g *gates) pass(ctx context.Context, o trial.Options) (string, error) {
+func (g *gates) pass(ctx context.Context, o trial.Options, image string) (string, error) {
 	if g.why != "" {
 		return "off: " + g.why, nil
 	}
 	mode, why := o.Granted()
-	key := o.Box.Image + " " + mode
+	key := image + " " + mode
 	g.mu.Lock()
 	one := g.done[key]
 	if one == nil {
@@ -345,7 +354,7 @@ func (g *gates) pass(ctx context.Context, o trial.Options) (string, error) {
 		return "pass", one.err
 	}
 	b := o.Box
-	b.Network, b.Why = mode, why
+	b.Image, b.Network, b.Why = image, mode, why
 	b.Scratch = filepath.Join(b.Scratch, "gate")
 	if err := os.Mkdir(b.Scratch, 0o700); err != nil {
 		return "", err

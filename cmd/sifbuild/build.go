@@ -172,7 +172,7 @@ func buildCommand(c *urfave.Context) error {
 	if b.InMemory() {
 		fmt.Fprintf(os.Stderr, "sifbuild: the scratch folder %s is in memory, and so is what is built there: --scratch DIR on a disk of this node\n", o.Scratch)
 	}
-	if work && loginNode() {
+	if work && job.This().OnLogin() {
 		fmt.Fprintln(os.Stderr, "sifbuild: this is heavy work, and not in a job of Slurm\nhint: in a job: sbatch examples/build.sbatch TASKS, with the same flags")
 	}
 	out := recorder{gone: gone, enc: json.NewEncoder(c.App.Writer), print: c.Bool("json") || !cli.IsTerminal(c.App.Writer)}
@@ -218,12 +218,6 @@ func runs(p *dockerfile.Plan) bool {
 	return slices.ContainsFunc(p.Stages, func(st dockerfile.Stage) bool {
 		return slices.ContainsFunc(st.Steps, func(s dockerfile.Step) bool { return s.Run != nil })
 	})
-}
-
-// loginNode says that this node belongs to Slurm and this process to no job.
-func loginNode() bool {
-	_, err := exec.LookPath("sbatch")
-	return err == nil && os.Getenv("SLURM_JOB_ID") == ""
 }
 
 // findFence is the fence that comes with this sifbuild.

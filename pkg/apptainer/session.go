@@ -110,7 +110,7 @@ const endTimeout = 10 * time.Second
 // there is none. What was made meanwhile becomes a child when its parent is gone.
 func endBelow() {
 	for {
-		for _, pid := range below(os.Getpid()) {
+		for _, pid := range Below(os.Getpid()) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		if _, err := unix.Wait4(-1, nil, 0, nil); err != nil && err != unix.EINTR {
@@ -119,8 +119,9 @@ func endBelow() {
 	}
 }
 
-// below are the processes that a process has started, and those that they have.
-func below(pid int) []int {
+// Below are the processes that a process has started, and those that they have:
+// of all that this one can see.
+func Below(pid int) []int {
 	children := map[int][]int{}
 	for _, p := range processes() {
 		children[p.parent] = append(children[p.parent], p.pid)

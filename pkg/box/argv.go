@@ -161,7 +161,7 @@ func (l Limits) tasks() int {
 	if l.Processes == 0 {
 		return 0
 	}
-	return max(4*l.Processes, 1024)
+	return l.Processes + 1024
 }
 
 // flag is the one of a launch of fence.

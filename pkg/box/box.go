@@ -86,6 +86,7 @@ type Box struct {
 	client  *session.Client
 	channel io.Closer // the session's life
 	said    apptainer.Tail
+	watched watched
 	kill    context.CancelCauseFunc
 	done    chan struct{}
 	end     error // how Apptainer ended, once done is closed
@@ -104,10 +105,12 @@ func Start(ctx context.Context, o Options) (*Box, error) {
 		o.Private = []string{"/tests", "/logs/verifier"}
 	}
 	if err := o.check(); err != nil {
+		os.Remove(o.Scratch) // if it is empty
 		return nil, err
 	}
 	config, users, err := o.inspect()
 	if err != nil {
+		os.Remove(o.Scratch)
 		return nil, err
 	}
 	ownNet := o.Network != "host" && netAllowed()
@@ -164,38 +167,64 @@ func start(ctx context.Context, o Options, config Config, users map[string]Accou
 			b.note(result.Usage{CPUSec: (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()})
 		}
 	}()
-	if b.status, err = b.client.Status(ctx); err != nil {
-		if ctx.Err() != nil {
-			err = &Error{Class: "start_timeout", Cause: "infra", Message: fmt.Sprintf("the container of %s has not started in time: %s", o.Image, apptainer.LastWords(b.said.String(), ctx.Err())), Hint: "a busy node or a slow file system: give it longer, or run fewer at once"}
-		} else {
-			b.await()
-			err = b.refused()
+	b.status, err = b.client.Status(ctx)
+	if err != nil && ctx.Err() == nil {
+		b.await()
+		err = b.refused()
+	} else if err == nil {
+		select {
+		case pid := <-started:
+			b.watched = watching(pid)
+			go b.watch()
+		case <-b.done:
 		}
-		b.Close()
-		return nil, err
+		err = b.makeWorkdir(ctx)
 	}
-	select {
-	case pid := <-started:
-		w := watching(pid)
-		go b.watch(w)
-	case <-b.done:
-	}
-	if err := b.Put(ctx, Agent, b.workdir, emptyTar()); err != nil {
+	if err != nil {
 		b.Close()
-		return nil, &Error{Class: "start_failed", Cause: "task", Message: fmt.Sprintf("the folder %s, where commands begin, cannot be made: %v", b.workdir, err), Hint: "WORKDIR of the image, or workdir of the task"}
+		return nil, b.late(ctx, err)
 	}
 	return b, nil
+}
+
+// late is an error of a start, which may be that of its time.
+func (b *Box) late(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() == nil:
+		return err
+	case errors.Is(ctx.Err(), context.Canceled):
+		return &Error{Class: "stopped", Cause: "infra", Message: "the start of a container was stopped"}
+	}
+	return &Error{
+		Class: "start_timeout", Cause: "infra", Message: fmt.Sprintf("the container of %s has not started in time: %s", b.o.Image, apptainer.LastWords(b.said.String(), ctx.Err())),
+		Hint: "a busy node or a slow file system: give it longer, or run fewer at once",
+	}
 }
 
 // oomScore of everything in a box: where the node runs out of memory, it goes
 // before its neighbours and before this program.
 const oomScore = 1000
 
-// emptyTar makes a folder where it is unpacked, and nothing in it.
-func emptyTar() io.Reader {
-	var b bytes.Buffer
-	_ = tar.NewWriter(&b).Close()
-	return &b
+// makeWorkdir makes the folder where commands begin, unless it is there.
+func (b *Box) makeWorkdir(ctx context.Context) error {
+	var empty bytes.Buffer
+	if err := tar.NewWriter(&empty).Close(); err != nil {
+		return err
+	}
+	err := b.Put(ctx, Agent, b.workdir, &empty)
+	if err == nil {
+		return nil
+	}
+	// Nothing is put behind a link, but commands can begin there.
+	_, e := b.Run(ctx, Command{Domain: Agent, Argv: []string{inFence + "fence", "--version"}}, session.Streams{})
+	var own *Error
+	switch {
+	case e == nil:
+		return nil
+	case errors.As(err, &own):
+		return own
+	}
+	return &Error{Class: "start_failed", Cause: "task", Message: fmt.Sprintf("the folder %s, where commands begin, cannot be made: %v", b.workdir, err), Hint: "WORKDIR of the image, or workdir of the task"}
 }
 
 // Command is what is run.
@@ -220,6 +249,7 @@ func (b *Box) Run(ctx context.Context, c Command, s session.Streams) (session.Ex
 	exit, err := b.client.Run(ctx, cmd, s)
 	b.mu.Lock()
 	b.usage.CPUSec += float64(exit.UserUS+exit.SystemUS) / 1e6
+	b.usage.MemoryBytes = max(b.usage.MemoryBytes, exit.MaxRSSKB<<10) // between two looks
 	b.mu.Unlock()
 	return exit, b.explain(err, c.Domain)
 }
@@ -308,6 +338,10 @@ func (b *Box) note(u result.Usage) {
 // left. Calling it again changes nothing.
 func (b *Box) Close() error {
 	b.closing.Do(func() {
+		if b.watched.pid != 0 && b.Err() == nil { // it may have been short
+			b.look()
+			b.count(disk{})
+		}
 		b.kill(errClosed)
 		<-b.done
 		if err := tree.RemoveAll(b.o.Scratch); err != nil {

@@ -13,9 +13,8 @@ import (
 	"fence/pkg/result"
 )
 
-// watchDisk looks how much the container has written, until it has ended. pid
-// is the process that it is below.
-func (b *Box) watchDisk(pid int) {
+// watchDisk looks how much the container has written, until it has ended.
+func (b *Box) watchDisk() {
 	free := b.free()
 	for wait := tick; ; {
 		select {
@@ -24,25 +23,13 @@ func (b *Box) watchDisk(pid int) {
 		case <-time.After(wait):
 		}
 		begin := time.Now()
-		d := disk{seen: map[uint64]bool{}}
 		// Where the disk has less room than this box may take, what cannot be seen
 		// may be why. Neighbours may be, too: then it costs a closer look.
-		d.closer = b.o.Limits.Disk > 0 && free-b.free() > b.o.Limits.Disk
-		for _, name := range []string{"overlay", "tmp"} {
-			fd, err := unix.Open(b.o.in(name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-			if errors.Is(err, fs.ErrNotExist) {
-				b.kill(nil) // b.why sees it, too
-				return
-			}
-			if err == nil {
-				d.folder(fd, 0)
-			}
-		}
-		if d.closer {
-			d.nameless(descendants(pid, 0))
-		}
-		b.note(result.Usage{DiskBytes: d.bytes})
-		switch l := b.o.Limits.Disk; {
+		l := b.o.Limits.Disk
+		switch d, there := b.count(disk{closer: l > 0 && free-b.free() > l}); {
+		case !there:
+			b.kill(nil) // b.why sees it, too
+			return
 		case l > 0 && d.bytes > l:
 			b.kill(limit("disk_limit", "%s written, the limit is %s", size(d.bytes), size(l)))
 			return
@@ -52,6 +39,26 @@ func (b *Box) watchDisk(pid int) {
 		}
 		wait = max(tick, 10*time.Since(begin))
 	}
+}
+
+// count notes what has been written; there is false if the folders for it are
+// gone.
+func (b *Box) count(d disk) (_ disk, there bool) {
+	d.seen = map[uint64]bool{}
+	for _, name := range []string{"overlay", "tmp"} {
+		fd, err := unix.Open(b.o.in(name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			return d, false
+		}
+		if err == nil {
+			d.folder(fd, 0)
+		}
+	}
+	if d.closer {
+		d.nameless(descendants(b.watched.pid, 0))
+	}
+	b.note(result.Usage{DiskBytes: d.bytes})
+	return d, true
 }
 
 // free is what the disk has room for, in bytes.

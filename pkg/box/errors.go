@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -45,6 +44,7 @@ func scratchFull(text string) *Error {
 var words = []struct{ say, class, cause, hint string }{
 	{"no space left", "scratch_full", "infra", "make room there, or name another: --scratch DIR"},
 	{"disk quota exceeded", "scratch_full", "infra", "make room there, or name another: --scratch DIR"},
+	{"stat /.fence/fence: no such file", "start_failed", "infra", `the site's apptainer.conf must not have "user bind control = no"`},
 	{"not fenced", "not_isolated", "infra", "fence check says what this node can enforce"},
 	{"cannot be hidden", "not_isolated", "infra", "fence check says what this node can enforce"},
 }
@@ -132,7 +132,5 @@ func (b *Box) Isolation() result.Isolation {
 
 // limit is why a box is ended that went beyond one.
 func limit(class, format string, args ...any) *Error {
-	return &Error{Class: class, Cause: "agent", Message: fmt.Sprintf(format, args...), Hint: "the task may allow more: memory_mb and storage_mb of its environment"}
+	return &Error{Class: class, Cause: "agent", Message: fmt.Sprintf(format, args...), Hint: "a run may give more: --memory, --processes, --disk"}
 }
-
-const tick = time.Second

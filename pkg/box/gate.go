@@ -106,7 +106,7 @@ func Gate(ctx context.Context, o Options) (record []byte, err error) {
 	case !json.Valid(out.Bytes()) || out.Len() == 0:
 		return nil, gateFailed(apptainer.LastWords(refused.String(), err), "")
 	}
-	return out.Bytes(), gateFailed(verdict(out.Bytes()), fmt.Sprintf("what it says of each: %s gate REPORT --expect %s; whoever knows better leaves the gate out, with a reason", o.Probe, expect))
+	return out.Bytes(), gateFailed(verdict(out.Bytes()), fmt.Sprintf("what it says of each: %s gate REPORT --expect %s; whoever knows better gives a reason: --no-gate WHY", o.Probe, expect))
 }
 
 // verdict is what a record of the gate says that does not let pass.

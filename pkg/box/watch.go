@@ -5,10 +5,12 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"fence/pkg/apptainer"
 	"fence/pkg/result"
 )
 
@@ -26,11 +28,11 @@ func watching(pid int) watched {
 }
 
 // watch looks after the limits until the container has ended.
-func (b *Box) watch(w watched) {
-	go b.watchDisk(w.pid)
+func (b *Box) watch() {
+	go b.watchDisk()
 	for {
 		begin := time.Now()
-		if over := b.look(w); over != nil {
+		if over := b.look(); over != nil {
 			b.kill(over)
 			return
 		}
@@ -42,9 +44,12 @@ func (b *Box) watch(w watched) {
 	}
 }
 
+// tick is the time between two looks.
+const tick = time.Second
+
 // look sees what is used now, but for the disk, and whether that is too much.
-func (b *Box) look(w watched) *Error {
-	l, most := b.o.Limits, 0
+func (b *Box) look() *Error {
+	w, l, most := b.watched, b.o.Limits, 0
 	if l.Processes > 0 {
 		most = w.own + l.Processes + 1 // more need not be counted
 	}
@@ -54,7 +59,11 @@ func (b *Box) look(w watched) *Error {
 	if l.Processes > 0 && n > l.Processes {
 		return limit("process_limit", "more than %d processes at once", l.Processes)
 	}
-	if mem, ok := memory(pids, taken(w.folders), b.Usage().MemoryBytes); ok {
+	known := b.Usage().MemoryBytes
+	if l.Memory > 0 {
+		known = min(known, l.Memory)
+	}
+	if mem, ok := memory(pids, taken(w.folders), known); ok {
 		b.note(result.Usage{MemoryBytes: mem})
 		if l.Memory > 0 && mem > l.Memory {
 			return limit("memory_limit", "%s of memory in use, the limit is %s", size(mem), size(l.Memory))
@@ -63,10 +72,20 @@ func (b *Box) look(w watched) *Error {
 	return nil
 }
 
+// listsChildren says that this kernel lists a thread's children
+// (CONFIG_PROC_CHILDREN, see proc_tid_children(5)).
+var listsChildren = sync.OnceValue(func() bool {
+	_, err := os.Stat("/proc/thread-self/children")
+	return err == nil
+})
+
 // descendants are the processes below one, as far as they are seen: those that
-// fork meanwhile may be missing. There are no more than most of them, if that is
-// not 0.
+// fork meanwhile may be missing. There may be no more than most of them, if that
+// is not 0.
 func descendants(pid, most int) []int {
+	if !listsChildren() {
+		return apptainer.Below(pid)
+	}
 	var all []int
 	for next := []int{pid}; len(next) > 0; {
 		p := next[0]

@@ -73,7 +73,4 @@ func (e *ScratchError) Error() string {
 
 // InMemory says whether the scratch folder takes the node's memory: it is on
 // tmpfs(5), so that what is built counts against the job's.
-func (b *Builder) InMemory() bool {
-	var st unix.Statfs_t
-	return unix.Statfs(b.scratch.dir, &st) == nil && st.Type == unix.TMPFS_MAGIC
-}
+func (b *Builder) InMemory() bool { return b.scratch.own.InMemory() }

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -23,6 +24,13 @@ type Here struct {
 
 // This is the process itself.
 func This() Here { return Here{Root: "/", Getenv: os.Getenv} }
+
+// OnLogin says that this node belongs to Slurm and this process to no job: heavy
+// work is for a job there.
+func (h Here) OnLogin() bool {
+	_, err := exec.LookPath("sbatch")
+	return err == nil && h.Getenv("SLURM_JOB_ID") == ""
+}
 
 // CPUs is how many processors this process may use, at least 1: those that it
 // may run on (sched_getaffinity(2)), as far as no control group above it has a

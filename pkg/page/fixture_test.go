@@ -75,7 +75,7 @@ func played(t *testing.T, trial *report.Trial, dir string, turns int, text strin
 		for k, c := range fmt.Sprintf("echo turn-%d", i+1) {
 			line([]any{at + 0.2 + float64(k)*0.05, "o", string(c)})
 		}
-		line([]any{at + 1, "o", fmt.Sprintf("\r\nturn-%d\r\n", i+1) + "\x1b[38;2;255;120;0mcolour\x1b[0m \x1b]0;owned\a\x1b]52;c;b3duZWQ=\a\x1b]8;;javascript:alert(1)\aa link\x1b]8;;\a 日本語\r\n"})
+		line([]any{at + 1, "o", fmt.Sprintf("\r\nturn-%d\r\n", i+1) + "\x1b[38;2;255;120;0mcolour\x1b[0m \x1b]0;owned\a\x1b]52;c;b3duZWQ=\a\x1b]8;;http://127.0.0.1:9/\aa link\x1b]8;;\a 日本語\r\n"})
 	}
 	trajectory, err := json.Marshal(m{"schema_version": "ATIF-v1.7", "agent": m{"name": "terminus", "version": "1"}, "steps": steps})
 	if err != nil {

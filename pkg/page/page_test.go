@@ -116,6 +116,21 @@ func TestWrite_Folder(t *testing.T) {
 	}
 }
 
+// A no-op that failed is as it must be, and one that passed is not.
+func TestEntry_Nop(t *testing.T) {
+	for reward, want := range map[float64]string{0: "rejected", 0.5: "partly", 1: "accepted"} {
+		x := run(2).Trials[1]
+		x.AgentInfo.Name, x.Reward = "nop", &reward
+		if got := entryOf(0, x).Kind; got != want {
+			t.Errorf("%g: %s, want %s", reward, got, want)
+		}
+		x.AgentInfo.Name = "oracle"
+		if got := entryOf(0, x).Kind; got == want && want != "partly" {
+			t.Errorf("an oracle's %g: %s", reward, got)
+		}
+	}
+}
+
 // Each step of a trial is a part; a name that leads elsewhere is none.
 func TestDetails_Steps(t *testing.T) {
 	in := run(2)

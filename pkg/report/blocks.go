@@ -49,6 +49,9 @@ func ofRun(run Run) (out []Block) {
 			b.Lines = []string{"n/a: the dataset ships no reference solutions, so only the no-op run is possible."}
 		}
 		out = append(out, b)
+		if b := ofWrong(run.Datasets); len(b.Rows) > 0 {
+			out = append(out, b)
+		}
 	}
 	for _, g := range run.Groups {
 		if g.Agent != oracle && g.Agent != nop {
@@ -68,6 +71,24 @@ func ofRun(run Run) (out []Block) {
 		out = append(out, ofIsolation(run.Isolation, run.Trials))
 	}
 	return out
+}
+
+// ofWrong names what to look at.
+func ofWrong(sets []Dataset) Block {
+	const most = 20
+	b := Block{Heading: "Oracles that failed, no-ops that were rewarded", Level: 2, Header: []string{"Agent", "Trial", "Reward", "Likely cause"}, Left: 2, Words: true}
+	all := 0
+	for _, d := range sets {
+		for _, x := range d.Wrong {
+			if all++; all <= most {
+				b.Rows = append(b.Rows, []string{x.Agent, x.Trial, fmt.Sprintf("%.3g", x.Reward), x.Likely})
+			}
+		}
+	}
+	if all > most {
+		b.Lines = []string{fmt.Sprintf("and %d more: --json and --html have all", all-most)}
+	}
+	return b
 }
 
 // shown names of a list; a report has all as JSON.
@@ -190,7 +211,11 @@ func ofIsolation(i Isolation, all int) Block {
 	}
 	var opened []string
 	for _, o := range i.Opened {
-		opened = append(opened, fmt.Sprintf("%s, because %s (%s)", o.What, o.Why, trials(o.Trials)))
+		one := o.What + ", because " + o.Why
+		if all > 1 {
+			one += " (" + trials(o.Trials) + ")"
+		}
+		opened = append(opened, one)
 	}
 	if len(opened) == 0 {
 		opened = []string{"nothing"}

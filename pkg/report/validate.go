@@ -18,6 +18,15 @@ type Dataset struct {
 	Oracle Cell     `json:"oracle"` // tasks with an image and a solution
 	Nop    Cell     `json:"nop"`    // tasks with an image
 	Notes  []string `json:"notes"`  // the likely causes, with counts
+	Wrong  []Wrong  `json:"wrong"`
+}
+
+// Wrong is an oracle that failed or a no-op that was rewarded.
+type Wrong struct {
+	Trial  string  `json:"trial"`
+	Agent  string  `json:"agent"`
+	Reward float64 `json:"reward"`
+	Likely string  `json:"likely"` // cause, "" without a guess
 }
 
 // Part is so many of so many.
@@ -83,7 +92,7 @@ func datasets(trials []Trial) []Dataset {
 }
 
 func row(lot []Trial) Dataset {
-	d := Dataset{Name: DatasetOf(lot[0]), Oracle: Cell{State: "not run"}, Nop: Cell{State: "not run"}}
+	d := Dataset{Name: DatasetOf(lot[0]), Oracle: Cell{State: "not run"}, Nop: Cell{State: "not run"}, Wrong: []Wrong{}}
 	built, all, tasks := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	var n notes
 	for _, t := range lot {
@@ -93,7 +102,13 @@ func row(lot []Trial) Dataset {
 		if !noImage(t) {
 			built[image] = true
 		}
+		if k := Kind(t); t.AgentInfo.Name == oracle && (k == "failed" || k == "partly") || t.AgentInfo.Name == nop && (k == "solved" || k == "partly") {
+			d.Wrong = append(d.Wrong, Wrong{t.TrialName, t.AgentInfo.Name, *t.Reward, Likely(t)})
+		}
 	}
+	slices.SortFunc(d.Wrong, func(a, b Wrong) int {
+		return cmp.Or(-cmp.Compare(a.Agent, b.Agent), cmp.Compare(a.Trial, b.Trial))
+	})
 	for _, task := range split(lot, taskOf) {
 		for _, attempts := range groups(task) {
 			n.task(attempts)
@@ -244,7 +259,7 @@ func (n *notes) lines() []string {
 				line += ": " + k[1]
 			}
 			if m := n.message[k]; m != "" {
-				line += ": " + text.Short(m, 100)
+				line += ": " + brief(m)
 			}
 			out = append(out, line)
 		}
@@ -253,6 +268,16 @@ func (n *notes) lines() []string {
 		out = append(out, times(n.unsolved, "task ships no solution", "tasks ship no solution"))
 	}
 	return out
+}
+
+// brief is a message without its end, where that is far.
+func brief(s string) string {
+	const most = 70
+	line := text.Fold(text.Printable(s), most)
+	if len(line) > 1 {
+		return line[0] + " ..."
+	}
+	return line[0]
 }
 
 func times(n int, one, more string) string {

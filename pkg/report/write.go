@@ -92,6 +92,9 @@ func table(w io.Writer, b Block, columns int) {
 		high := 1
 		for i, cell := range r {
 			cells[i] = text.Fold(cell, widths[i])
+			if bare && !strings.Contains(cell, " ") {
+				cells[i] = []string{cell} // a path stays whole, so that it can be copied
+			}
 			high = max(high, len(cells[i]))
 		}
 		for l := range high {

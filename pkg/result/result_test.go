@@ -214,7 +214,7 @@ func TestTrials(t *testing.T) {
 		if err := os.MkdirAll(filepath.Join(dir, "retries/1"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		r := least()
+		r := full(false)
 		r.TrialName = filepath.Base(path)
 		err := WriteJSON(filepath.Join(dir, ConfigFile), Config{})
 		if done {
@@ -256,11 +256,13 @@ func TestTrials(t *testing.T) {
 		for _, f := range found {
 			rel, _ := filepath.Rel(top, f.Dir)
 			switch {
-			case f.Trial != nil && f.Trial.TrialName == filepath.Base(f.Dir):
+			case f.Trial != nil && f.Trial.TrialName == filepath.Base(f.Dir) && f.Trial.AgentResult.RolloutDetails == nil && *f.Trial.AgentResult.InputTokens > 0:
 			case errors.Is(f.Err, fs.ErrNotExist):
 				rel += ": not done"
 			case f.Err != nil:
 				rel += ": unread"
+			default:
+				rel += ": with details"
 			}
 			got = append(got, rel)
 		}
@@ -350,12 +352,12 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		dir := t.TempDir()
-		if err := Write(dir, r); err != nil {
-			t.Fatalf("what was read is not written: %v", err)
+		again, err := json.Marshal(r.Normal())
+		if err != nil {
+			t.Fatalf("what was read cannot be written: %v", err)
 		}
-		if _, err := Read(dir); err != nil {
-			t.Fatal(err)
+		if _, err := Decode(again); err != nil {
+			t.Fatalf("%v\n%s", err, again)
 		}
 	})
 }

@@ -131,7 +131,8 @@ type Found struct {
 // Trials finds the trials below folders, each of which is a job folder (one that
 // shards share, too), a trial's, or one that holds job folders. They come by
 // name of the folder, those of one folder together. Results of Harbor's own
-// are read as far as they say the same; see [Load].
+// are read as far as they say the same; see [Load]. RolloutDetails, which all
+// trials at once have no room for, are left out.
 //
 // A folder without any trial is an error.
 func Trials(dirs ...string) (all []Found, err error) {
@@ -183,7 +184,21 @@ func look(dir string) Found {
 	if err != nil {
 		return Found{Dir: dir, Err: err}
 	}
+	t.dropDetails()
 	return Found{Dir: dir, Trial: &t}
+}
+
+// dropDetails lets the tokens of all turns go.
+func (t *Trial) dropDetails() {
+	used := []*AgentResult{t.AgentResult}
+	for _, s := range t.StepResults {
+		used = append(used, s.AgentResult)
+	}
+	for _, u := range used {
+		if u != nil {
+			u.RolloutDetails = nil
+		}
+	}
 }
 
 // trialFolder says whether a folder is a trial's: its config.json names one

@@ -400,7 +400,7 @@ func TestRun_Stops(t *testing.T) {
 		t.Errorf("%d trials are listed, %v", len(found), err)
 	}
 	log, err := os.ReadFile(filepath.Join(o.Out, result.JobLog))
-	if err != nil || strings.Count(string(log), ": stopped: the job ends at noon\n") != 2 {
+	if err != nil || strings.Count(string(log), ": stopped: the job ends at noon\n") != 2 || strings.Count(string(log), items[1].Name+": reward 1\n") != 1 {
 		t.Errorf("%s %v", log, err)
 	}
 }

@@ -44,6 +44,13 @@ func New(parent, prefix string) (*Dir, error) {
 	}
 }
 
+// InMemory says whether the folder takes the node's memory: it is on tmpfs(5), so
+// that what is in it counts against the job's.
+func (d *Dir) InMemory() bool {
+	var st unix.Statfs_t
+	return unix.Statfs(d.Path, &st) == nil && st.Type == unix.TMPFS_MAGIC
+}
+
 // Close removes the folder, also what is in folders without any permission.
 func (d *Dir) Close() error {
 	defer d.lock.Close()

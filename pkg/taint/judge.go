@@ -38,7 +38,7 @@ type judge struct {
 }
 
 // byText says whether a kind is judged by what is in the file.
-func (k kind) byText() bool { return k == cache || k == pth || k == plugin }
+func (k kind) byText() bool { return k == cache || k == pth || k == plugin || k == git }
 
 // taints says in a few words why a verifier that loaded c was not the image's
 // alone any more; "" if it was told to load c, or was not changed by it.
@@ -93,9 +93,13 @@ func (j judge) taints(c change) (string, error) {
 			return "", nil
 		}
 		return state + ": programs load it at their start", nil
+	case git:
+		if key := gitCommand.FindString(string(c.text)); (key != "" || c.link) && !j.tellsOf(c.path) {
+			return state + ": git runs what its setting " + shown(strings.TrimSpace(key)) + " names", nil
+		}
+		return "", nil
 	case bytecode:
-		m := pycFile.FindStringSubmatch(c.path)
-		if source := m[1] + m[2] + ".py"; j.has(source) {
+		if source := sourceOf(c.path); j.has(source) {
 			return state + ": Python takes it for /" + source, nil
 		}
 		return "", nil
@@ -112,7 +116,7 @@ func (j judge) taints(c change) (string, error) {
 		}
 		return "", nil
 	case beside:
-		if j.tellsOf(c.path) {
+		if j.tellsOf(c.path) || j.tellsOf(sourceOf(c.path)) {
 			return "", nil
 		}
 		m := j.startModule(c.path)
@@ -217,6 +221,10 @@ func (j judge) unlessTold(p, why string) string {
 
 var interpreter = regexp.MustCompile(`^((ba|da|z|k|c|tc|fi)?sh|python[\d.]*|py\.?test[\d.-]*|pip[\d.]*|uvx?|node(js)?|npm|perl[\d.]*|ruby[\d.]*|env|busybox|coreutils|test|\[|cat|grep|diff|cmp|echo|git|make|curl|sudo|ld.*\.so.*|lib(c|m|dl|pthread|python.*)[-.].*so.*)$`)
 
+// gitCommand finds settings by which git runs a command or reads more settings
+// (git-config(1)); a name and an address are none.
+var gitCommand = regexp.MustCompile(`(?im)^[^#;\n]*?\b(alias|fsmonitor|hookspath|\w*command|pager|\w*editor|external|textconv|driver|clean|smudge|process|helper|program|path|include\w*|templatedir|askpass|\w*proxy|\w*hook|cmd|tool)\b`)
+
 // shells are the programs that run others and compare their results; nobody
 // installs a second one that is found before the first.
 var shells = regexp.MustCompile(`^((ba|da|z|k)?sh|python[\d.]*|perl[\d.]*|env|test|\[|cat|grep|diff|cmp|echo)$`)
@@ -226,6 +234,9 @@ var runners = map[string]bool{"pytest": true, "_pytest": true, "py": true, "plug
 
 // tellsOf says whether the instruction names the path.
 func (j judge) tellsOf(p string) bool {
+	if p == "" {
+		return false
+	}
 	for rest := j.told; ; {
 		at := strings.Index(rest, "/"+p)
 		if at < 0 {

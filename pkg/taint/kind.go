@@ -18,6 +18,7 @@ const (
 	pth                  // a .pth file of Python
 	plugin               // entry points of a Python package
 	startup              // a start file in somebody's home
+	git                  // settings of git
 	bytecode             // of a Python module
 	command              // in a PATH folder
 	library              // a shared library
@@ -41,7 +42,6 @@ var hooks = []struct{ path, does string }{
 	{"etc/bashrc", "interactive shells run it"},
 	{"etc/zsh/", "zsh runs it"},
 	{"etc/zshenv", "zsh runs it"},
-	{"etc/gitconfig", "git runs commands that it names"},
 	{"etc/pip.conf", "pip takes packages from where it says"},
 	{"etc/ssl/openssl.cnf", "programs with OpenSSL load the engines that it names"},
 	{"usr/lib/ssl/openssl.cnf", "programs with OpenSSL load the engines that it names"},
@@ -60,7 +60,8 @@ var (
 	siteModule = regexp.MustCompile(`(^|/)(sitecustomize|usercustomize)(/__init__)?(\.[^/]*)?\.(py|pyc|so)$`)
 	siteFolder = regexp.MustCompile(`(^|/)(site|dist)-packages/[^/]*\.pth$`)
 	entryTable = regexp.MustCompile(`(^|/)[^/]+\.(dist|egg)-info/entry_points\.txt$`)
-	homeFiles  = regexp.MustCompile(`^(root|home/[^/]+)/(\.(bash(rc|_profile|_login|_logout|_env)|profile|zsh(rc|env)|zprofile|kshrc|pdbrc(\.py)?|pythonrc(\.py)?|gdbinit|Rprofile|irbrc|gitconfig|npmrc|curlrc|wgetrc|condarc|perltidyrc)|\.config/(git/config|pip/pip\.conf|uv/uv\.toml|fish/.*)|\.pip/pip\.conf|\.cargo/config(\.toml)?)$`)
+	homeFiles  = regexp.MustCompile(`^(root|home/[^/]+)/(\.(bash(rc|_profile|_login|_logout|_env)|profile|zsh(rc|env)|zprofile|kshrc|pdbrc(\.py)?|pythonrc(\.py)?|gdbinit|Rprofile|irbrc|npmrc|curlrc|wgetrc|condarc|perltidyrc)|\.config/(pip/pip\.conf|uv/uv\.toml|fish/.*)|\.pip/pip\.conf|\.cargo/config(\.toml)?)$`)
+	gitFiles   = regexp.MustCompile(`^(etc/gitconfig|(root|home/[^/]+)/\.(gitconfig|config/git/config))$`)
 	pycFile    = regexp.MustCompile(`^(.*/)?__pycache__/([^/.]+)\.[^/]*\.pyc$`)
 
 	// A folder of modules and, below it, the module.
@@ -113,6 +114,8 @@ func (pl places) kindOf(p string) (kind, string) {
 		return pth, ""
 	case has("entry_points") && entryTable.MatchString(p):
 		return plugin, ""
+	case has("git") && gitFiles.MatchString(p):
+		return git, ""
 	case (under(p, "root") || under(p, "home")) && homeFiles.MatchString(p):
 		return startup, ""
 	}
@@ -162,8 +165,20 @@ func (pl places) startModule(p string) string {
 		}
 		p = p[len(pl.workdir)+1:]
 	}
+	if source := sourceOf(p); source != "" {
+		p = source
+	}
 	if m := startFile.FindStringSubmatch(p); m != nil {
 		return m[1]
+	}
+	return ""
+}
+
+// sourceOf is the Python module that p is the bytecode of; "" if it is none. If
+// the bytecode is newer, Python opens it alone.
+func sourceOf(p string) string {
+	if m := pycFile.FindStringSubmatch(p); m != nil {
+		return m[1] + m[2] + ".py"
 	}
 	return ""
 }

@@ -100,6 +100,10 @@ func (s *scene) find(alive bool, want, unknown string) []result.Taint {
 
 func TestWatch(t *testing.T) {
 	s := newScene(t)
+	s.write("etc/profile.d/harness.sh", "x")
+	if err := s.Before(); err != nil {
+		t.Fatal(err)
+	}
 	s.write("usr/bin/sh", "another")
 	s.write("usr/bin/tool", "another")
 	s.write("usr/bin/other", "the image's")
@@ -108,8 +112,34 @@ func TestWatch(t *testing.T) {
 	s.write("tests/test.sh", "")
 	s.open("usr/bin/sh")
 	s.open("usr/bin/other")
+	s.open("etc/profile.d/harness.sh")
 	s.open("etc/profile.d/\xff\n.sh")
 	s.find(false, "/etc/profile.d/\xff\n.sh /usr/bin/sh", "")
+}
+
+// fuse-overlayfs opens a file by whatever name it came to know it.
+func TestWatch_HardLinks(t *testing.T) {
+	s := newScene(t)
+	s.write("usr/bin/new", "another")
+	if err := os.Link(s.at("usr/bin/new"), s.at("usr/bin/sh")); err != nil {
+		t.Fatal(err)
+	}
+	s.after()
+	s.write("tests/test.sh", "")
+	s.open("usr/bin/new")
+	s.find(false, "/usr/bin/sh", "")
+}
+
+// Of a module whose bytecode is newer, Python opens the bytecode alone.
+func TestWatch_Bytecode(t *testing.T) {
+	s := newScene(t)
+	s.write("app/base64.py", "x")
+	s.write("app/pytest.py", "x")
+	s.write("app/__pycache__/pytest.cpython-311.pyc", "x")
+	s.after()
+	s.write("tests/test.sh", "")
+	s.open("app/__pycache__/pytest.cpython-311.pyc")
+	s.find(false, "/app/__pycache__/pytest.cpython-311.pyc /app/pytest.py", "")
 }
 
 // What the verifier opened may not be known: then what the agent changed counts
@@ -221,7 +251,7 @@ func TestWatch_Many(t *testing.T) {
 		s.open(fmt.Sprintf("etc/profile.d/%04d.sh", i))
 	}
 	found, _, err := s.Find(false)
-	if err != nil || len(found) != enough+1 || found[enough].Why != "and 5 more files" {
+	if err != nil || len(found) != enough+1 || found[enough].Why != "and more files" {
 		t.Errorf("%d %v %v", len(found), found[len(found)-1], err)
 	}
 }

@@ -187,3 +187,44 @@ func unpack(stream io.Reader, dir string, m most, skip func(name string) bool, a
 		}
 	}
 }
+
+// salvage copies what can be had of a container's folder when the container is
+// gone: from the folder that its overlay wrote to, where whatever ran in it chose
+// names and links.
+func salvage(upper, folder, to string) error {
+	if upper == "" {
+		return errors.New("there is no folder of what it wrote")
+	}
+	from, err := os.OpenRoot(upper)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	r, w := io.Pipe()
+	go func() {
+		out := tar.NewWriter(w)
+		err := fs.WalkDir(from.FS(), folder, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			f, err := from.Open(name) // a link that leads out, put there meanwhile, is an error
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			info, err := f.Stat()
+			if err != nil || !info.Mode().IsRegular() {
+				return err
+			}
+			if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(name, folder+"/"), Mode: 0o644, Size: info.Size()}); err != nil {
+				return err
+			}
+			_, err = io.CopyN(out, f, info.Size())
+			return err
+		})
+		w.CloseWithError(errors.Join(err, out.Close()))
+	}()
+	_, err = unpack(r, to, logsMost, nil, nil)
+	r.CloseWithError(io.ErrClosedPipe)
+	return err
+}

@@ -91,3 +91,30 @@ func TestPack(t *testing.T) {
 		t.Errorf("%q\nwant %q", got, want)
 	}
 }
+
+// What a container wrote is had although it is gone, and nothing else is.
+func TestSalvage(t *testing.T) {
+	upper, to := t.TempDir(), t.TempDir()
+	logs := filepath.Join(upper, "logs/agent")
+	err := errors.Join(os.MkdirAll(filepath.Join(logs, "d"), 0o755), os.WriteFile(filepath.Join(logs, "d/oracle.txt"), []byte("so far"), 0o600),
+		os.Symlink("/etc/passwd", filepath.Join(logs, "link")), os.WriteFile(filepath.Join(upper, "other"), nil, 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := salvage(upper, "logs/agent", to); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := listed(t, to), []string{"drwx d", "-rw- d/oracle.txt"}; !slices.Equal(got, want) || read(t, to, "d/oracle.txt") != "so far" {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if err := os.RemoveAll(logs); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc", logs); err != nil {
+		t.Fatal(err)
+	}
+	to = t.TempDir()
+	if err := salvage(upper, "logs/agent", to); err != nil || len(listed(t, to)) > 0 {
+		t.Errorf("a link in the place of the folder is followed: %v, %v", listed(t, to), err)
+	}
+}

@@ -108,6 +108,9 @@ func (r *run) part(ctx context.Context, p part, dir string) (end ended) {
 
 func (r *run) play(ctx context.Context, p part, dir string, end *result.StepResult) error {
 	if p.name != "" {
+		if p.agent.User != r.Spec.Agent.User || p.verifier.User != r.Spec.Verifier.User {
+			r.warn("step %s: a container has one user for the agents and one for the tests: those of the task", p.name)
+		}
 		if err := r.prepare(ctx, p); err != nil {
 			return r.because(ctx, r.box, "setup", "setup_failed", "task", err)
 		}
@@ -202,10 +205,16 @@ func (r *run) alive() bool {
 
 // fetchLogs brings the agent's logs, as far as they can be had.
 func (r *run) fetchLogs(ctx context.Context, dir string) {
-	if ctx.Err() != nil || !r.alive() {
+	to := filepath.Join(dir, "agent")
+	if ctx.Err() != nil {
 		return
 	}
-	to := filepath.Join(dir, "agent")
+	if !r.alive() {
+		if err := salvage(r.box.Upper(), "logs/agent", to); err != nil {
+			r.say("the agent's logs are lost with the container: %v", err)
+		}
+		return
+	}
 	err := get(ctx, r.box, box.Agent, "/logs/agent", []string{"."}, func(in io.Reader) error {
 		t, err := unpack(in, to, logsMost, func(name string) bool {
 			_, err := os.Lstat(filepath.Join(to, name)) // the host's own records stay
@@ -234,6 +243,9 @@ func (r *run) left(in string, t took) {
 // collect runs a command that brings out what is to be graded. One that fails
 // is said, and no more, as with Harbor.
 func (r *run) collect(ctx context.Context, c spec.Collect) {
+	if c.User != "" && c.User != r.Spec.Agent.User {
+		r.warn("%.100q runs as the agent's user, not as %s", c.Command, c.User)
+	}
 	said := &lastWords{}
 	exit, err := r.box.Run(ctx, box.Command{Domain: box.Agent, Argv: shell(c.Command), Timeout: c.Timeout}, session.Streams{Out: said, Err: said})
 	switch {

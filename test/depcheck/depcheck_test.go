@@ -93,7 +93,6 @@ var banned = map[string]map[string]string{
 		"runtime/cgo":       "a step begins as sifbuild in a root folder that may have no libc",
 	},
 	"fence/cmd/rollout": {
-		"fence/pkg/sandbox": "rollout runs fence, as anybody does",
 		"fence/pkg/sandbox": "every command of a trial comes under the fence binary, as any command does",
 		"fence/pkg/seccomp": "rollout is built without cgo",
 		"runtime/cgo":       "rollout is built without cgo",

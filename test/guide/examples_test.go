@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -250,6 +251,26 @@ func TestExamples_Build(t *testing.T) {
 	p.ok(p.submit("build.sbatch", "tasks", "--base", "debian:12=img.sif"))
 	if again := p.log("build-*.jsonl"); strings.Count(again, `"cached":true`) != 2 {
 		t.Errorf("the second time:\n%s", again)
+	}
+}
+
+// From task folders to the table, in a job; the second one runs nothing again.
+func TestExamples_Validate(t *testing.T) {
+	t.Parallel()
+	p := withExamples(t).tasks()
+	for _, again := range []bool{false, true} {
+		p.ok(p.submit("validate.sbatch", "tasks", "--base", "debian:12=img.sif"))
+		log, records := p.log("validate-*.log"), p.log("validate-*.jsonl")
+		if !regexp.MustCompile(`tasks +1/1 +1/1 +1/1`).MatchString(log) || !strings.Contains(log, "leaky: it has no tests/test.sh") {
+			t.Errorf("the table is not there:\n%s", log)
+		}
+		if strings.Count(records, `"reward":1,`) != 1 || strings.Count(records, `"reward":0,`) != 1 || strings.Count(records, "\n") != 2 {
+			t.Errorf("the records:\n%s", records)
+		}
+		if again && strings.Contains(log, "rollout: 1/1") {
+			t.Errorf("it was run again:\n%s", log)
+		}
+		p.ok(p.sh("rm validate-*"))
 	}
 }
 

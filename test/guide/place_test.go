@@ -45,18 +45,22 @@ func placeIn(t *testing.T, dir func(testing.TB) string) place {
 	return p
 }
 
-// tasks puts sifbuild into bin/, and two tasks into tasks/: hello, and leaky,
-// whose image has a file of its tests.
+// tasks puts sifbuild and rollout into bin/, and two tasks into tasks/: hello,
+// and leaky, whose image has a file of its tests, and which nobody can grade.
 func (p place) tasks() place {
 	p.t.Helper()
-	data, err := os.ReadFile(bed.Bin(p.t, "sifbuild"))
-	if err != nil {
-		p.t.Fatal(err)
+	for _, name := range []string{"sifbuild", "rollout"} {
+		data, err := os.ReadFile(bed.Bin(p.t, name))
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.write("bin/"+name, string(data), 0o755)
 	}
-	p.write("bin/sifbuild", string(data), 0o755)
 	const check = "test \"$(cat /app/answer)\" = 42 # what an agent must not read, and long enough to count\n"
 	for name, text := range map[string]string{
 		"hello/task.toml": "version = \"1.0\"\n", "hello/instruction.md": "Say hello.\n", "hello/tests/check.sh": check,
+		"hello/tests/test.sh":          "#!/bin/sh\nif sh /tests/check.sh; then echo 1; else echo 0; fi >/logs/verifier/reward.txt\n",
+		"hello/solution/solve.sh":      "#!/bin/sh\ncp question answer\n",
 		"hello/environment/Dockerfile": "FROM debian:12\nWORKDIR /app\nRUN python3 -c 'print(6 * 7)' >question\nCMD [\"bash\"]\n",
 		"leaky/task.toml":              "version = \"1.0\"\n", "leaky/instruction.md": "Find it.\n", "leaky/tests/check.sh": check,
 		"leaky/environment/Dockerfile": "FROM debian:12\nWORKDIR /app\nRUN python3 -c 'print(6 * 7)' >question\nCOPY . .\n",

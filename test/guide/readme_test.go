@@ -114,7 +114,7 @@ func TestReadme_Examples(t *testing.T) {
 // Every file that a page links to is there.
 func TestPages_Links(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]+)\)`)
-	for _, page := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/records.md", "docs/policy.md", "docs/session.md", "docs/sifbuild.md", "docs/wheelhouse.md", "docs/reports.md"} {
+	for _, page := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/records.md", "docs/policy.md", "docs/session.md", "docs/sifbuild.md", "docs/wheelhouse.md", "docs/reports.md", "docs/trial.md", "docs/run.md", "docs/tasks.md"} {
 		data, err := os.ReadFile("../../" + page)
 		if err != nil {
 			t.Error(err)

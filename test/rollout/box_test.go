@@ -169,7 +169,9 @@ func TestBox(t *testing.T) {
 	if err := r.Close(); err != nil || r.Err() != nil {
 		t.Errorf("%v %v", err, r.Err())
 	}
-	fmt.Printf("usage %+v\n", r.Usage())
+	if u := r.Usage(); u.MemoryBytes < 10e6 || u.DiskBytes < 4096 || u.CPUSec <= 0 {
+		t.Errorf("%+v", u)
+	}
 }
 
 // class is that of a box's error.
@@ -273,4 +275,105 @@ func TestBox_Images(t *testing.T) {
 	if err != nil || !strings.HasSuffix(got.out, "\ny") {
 		t.Errorf("%v %+v", err, got)
 	}
+}
+
+// What is bound or opened is there for both domains, to read.
+func TestBox_Opens(t *testing.T) {
+	if !asUser(t) {
+		return
+	}
+	wheels := bed.TempDir(t)
+	if err := os.WriteFile(filepath.Join(wheels, "w.whl"), []byte("wheel"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	o := options(t, "debian")
+	o.Binds = []box.Bind{{Source: wheels, Target: "/opt/wheels", Why: "a test"}}
+	r := start(t, o)
+	for _, d := range []string{box.Agent, box.Verifier} {
+		if got := r.sh(d, `cat /opt/wheels/w.whl; touch /opt/wheels/x 2>/dev/null && echo wrote; true`); got != "wheel" {
+			t.Errorf("%s: %q", d, got)
+		}
+	}
+	if is := r.Isolation(); len(is.Opened) != 1 || is.Opened[0].What != "read /opt/wheels" || is.Opened[0].Why != "a test" {
+		t.Errorf("%+v", is)
+	}
+	// System calls that are opened.
+	const call = `perl -e 'print syscall(135, 0x0400000) < 0 ? "refused" : "done"'` // personality(READ_IMPLIES_EXEC)
+	for _, open := range []bool{false, true} {
+		o := options(t, "debian")
+		want := "refused"
+		if open {
+			o.Opens, want = []box.Open{{Syscall: "personality", Why: "a test"}}, "done"
+		}
+		r := start(t, o)
+		for _, d := range []string{box.Agent, box.Verifier} {
+			if got := r.sh(d, call); got != want {
+				t.Errorf("%s, opened %t: %q", d, open, got)
+			}
+		}
+	}
+}
+
+// Many boxes at once do not know of each other.
+func TestBox_Many(t *testing.T) {
+	if !asUser(t) {
+		return
+	}
+	for i := range 4 {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			r := start(t, options(t, "debian"))
+			r.sh(box.Agent, `echo $1 >/tmp/x; echo $1 >/y; setsid sh -c 'while :; do echo $0 | nc -Nl 127.0.0.1 8000; done' $1 >/dev/null 2>&1 &`, fmt.Sprint(i))
+			if got := r.sh(box.Verifier, `cat /tmp/x /y; until nc 127.0.0.1 8000; do :; done`); got != fmt.Sprintf("%d\n%[1]d\n%[1]d\n", i) {
+				t.Errorf("%q", got)
+			}
+		})
+	}
+}
+
+// BenchmarkBox says how long a box takes to start, to run a command, and to end.
+func BenchmarkBox(b *testing.B) {
+	if os.Geteuid() == 0 {
+		b.Skip("as the bed's ordinary user: BED_BIN=... rollout.test -test.bench .")
+	}
+	var started, first, command, closed time.Duration
+	for range b.N {
+		dir, err := os.MkdirTemp("", "box-bench-")
+		if err != nil {
+			b.Fatal(err)
+		}
+		o := box.Options{
+			Apptainer: filepath.Join(bed.Dir(), "bin", "apptainer"), Fence: bed.Bin(b, "fence"), Probe: bed.Bin(b, "probe"),
+			Image: bed.Image("debian"), Scratch: dir, Network: "loopback", Limits: box.Limits{Memory: 2e9, Processes: 1000, Disk: 1e9},
+		}
+		begin := time.Now()
+		lap := func(to *time.Duration) {
+			*to += time.Since(begin)
+			begin = time.Now()
+		}
+		r, err := box.Start(b.Context(), o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		lap(&started)
+		run := func() {
+			if exit, err := r.Run(b.Context(), box.Command{Domain: box.Agent, Argv: []string{"true"}}, session.Streams{}); err != nil || exit.Code != 0 {
+				b.Fatal(err, exit)
+			}
+		}
+		run()
+		lap(&first)
+		for range 20 {
+			run()
+		}
+		lap(&command)
+		if err := r.Close(); err != nil {
+			b.Fatal(err)
+		}
+		lap(&closed)
+	}
+	for name, d := range map[string]time.Duration{"start-ms": started, "first-ms": first, "command-ms": command / 20, "close-ms": closed} {
+		b.ReportMetric(float64(d.Microseconds())/1000/float64(b.N), name)
+	}
+	b.ReportMetric(0, "ns/op")
 }

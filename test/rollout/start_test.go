@@ -47,19 +47,20 @@ func TestStart_Refused(t *testing.T) {
 		if b != nil {
 			b.Close()
 		}
-		if left := processes(o.Scratch); len(left) > 0 {
-			t.Errorf("%s: processes %v", name, left)
-		}
+		nothingLeft(t, o.Scratch)
 		t.Logf("%s: %v", name, err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	late, stop := context.WithDeadline(t.Context(), time.Unix(1, 0))
+	defer stop()
+	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
-	o := options(t, "debian")
-	_, err := box.Start(ctx, o)
-	if class(err) != "start_timeout" {
-		t.Errorf("%v", err)
+	for want, ctx := range map[string]context.Context{"start_timeout": late, "stopped": stopped} {
+		o := options(t, "debian")
+		if _, err := box.Start(ctx, o); class(err) != want {
+			t.Errorf("%s: %v", want, err)
+		}
+		nothingLeft(t, o.Scratch)
 	}
-	nothingLeft(t, o.Scratch)
 }
 
 // The gate lets boxes pass, with and without a network of the container's own,
@@ -89,10 +90,14 @@ func TestGate(t *testing.T) {
 		}
 		nothingLeft(t, o.Scratch)
 	}
-	// Where a door is open, it does not.
+	// Where a key of the site's is in it, whatever the reason, it does not.
 	o := options(t, "busybox")
-	o.Opens = []box.Open{{Syscall: "ptrace", Why: "a test"}}
-	if _, err := box.Gate(t.Context(), o); class(err) != "gate_failed" {
+	key := filepath.Join(bed.TempDir(t), "key")
+	if err := os.WriteFile(key, []byte("a secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Binds = []box.Bind{{Source: key, Target: "/etc/munge/munge.key", Why: "a test"}}
+	if _, err := box.Gate(t.Context(), o); class(err) != "gate_failed" || !strings.Contains(err.Error(), "cred.files") {
 		t.Errorf("the control: %v", err)
 	}
 }

@@ -20,13 +20,13 @@ type judged struct {
 }
 
 // verifierEnv is what docs/verdict.md has a verifier be given.
-var verifierEnv = map[string]string{"HOME": "/logs/verifier", "PYTHONPYCACHEPREFIX": "/logs/verifier/.pyc", "PYTHONNOUSERSITE": "1"}
+var verifierEnv = map[string]string{"HOME": "/logs/verifier", "PYTHONPYCACHEPREFIX": "/.verifier/pyc", "PYTHONNOUSERSITE": "1"}
 
 func judge(t *testing.T, image, instruction string) *judged {
 	t.Helper()
 	o := options(t, image)
 	o.Binds = []box.Bind{{Source: filepath.Join(bed.Dir(), "wheels"), Target: "/wheels", Why: "wheels"}}
-	o.Private = []string{"/tests", "/logs/verifier"}
+	o.Private = []string{"/tests", "/logs/verifier", "/.verifier"}
 	r := start(t, o)
 	w, err := taint.New(taint.Options{
 		Upper: r.Upper(), Image: o.Image, Workdir: "/app", Private: o.Private, Instruction: instruction, Runs: "/tests/test.sh",
@@ -137,6 +137,7 @@ func TestTaint_Honest(t *testing.T) {
 	if !asUser(t) {
 		return
 	}
+	quiet := judge(t, "debian", "")
 	const install = `pip install -q --no-index --find-links /wheels --break-system-packages --root-user-action ignore --no-deps `
 	for _, row := range []struct {
 		name, image, told, agent, test string
@@ -162,11 +163,20 @@ func TestTaint_Honest(t *testing.T) {
 		{name: "modes", image: "debian", agent: `chmod -R g+w /usr/bin /usr/lib/python3.11; chmod 700 /bin/bash; touch /bin/sh; chown 0:0 /bin/*`, test: `bash -c :; python3 -c 'import base64'`},
 		{name: "accounts and shells", image: "debian", agent: `echo 'alice:x:0:0::/home/alice:/bin/bash' >>/etc/passwd; echo 'export X=1' >>/root/.bashrc; echo '[user]' >/root/.gitconfig`, test: `id alice; bash -c :; bash -ic :`},
 		{name: "start files", image: "debian", agent: `echo 'export X=1' >>/root/.bashrc`, test: `bash -ic :`, env: []string{"HOME=/root"}, want: "/root/.bashrc"},
+		{name: "git's settings", image: "workloads", agent: `git config --global user.name a; git config --global init.defaultBranch main`, test: `git config -l`, env: []string{"HOME=/root"}},
+		{name: "git's commands", image: "workloads", agent: `git config --global core.pager true`, test: `git config -l`, env: []string{"HOME=/root"}, want: "/root/.gitconfig"},
 		{name: "a link in place of the same", image: "debian", agent: `rm /bin/sh; ln -s dash /bin/sh`, test: `sh -c :`},
 		{name: "what was there", image: "debian", agent: `mv /bin/bash /bin/b; mv /bin/b /bin/bash`, test: `bash -c :`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			j := judge(t, row.image, row.told)
+			// What is not flagged does not harm the rows that follow in its box.
+			j := quiet
+			if row.want != "" || row.told != "" || row.image != "debian" {
+				j = judge(t, row.image, row.told)
+			} else if err := j.Before(); err != nil {
+				t.Fatal(err)
+			}
+			j.t = t
 			j.sh(box.Agent, row.agent)
 			if got := j.verify(row.test, true, row.env...); paths(got) != row.want {
 				t.Errorf("%+v, want %q", got, row.want)

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +30,9 @@ func image(t *testing.T, config v1.Config) string {
 		if err := os.WriteFile(filepath.Join(root, "etc", name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := errors.Join(os.MkdirAll(filepath.Join(root, "srv/work"), 0o755), os.Symlink("srv", filepath.Join(root, "linked"))); err != nil {
+		t.Fatal(err)
 	}
 	if err := sif.Add(root, sif.Overlay(config, nil)); err != nil {
 		t.Fatal(err)
@@ -97,7 +101,14 @@ func TestBox_Config(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	// A folder behind a link, which is there.
 	o := options(t, "busybox")
+	o.Workdir = "/linked/work"
+	o.Image = image(t, v1.Config{})
+	if got := start(t, o).sh(box.Agent, "pwd"); got != "/linked/work\n" && got != "/srv/work\n" {
+		t.Errorf("%q", got)
+	}
+	o = options(t, "busybox")
 	o.Image, o.AgentUser = img, "nobody-of-that-name"
 	if _, err := box.Start(t.Context(), o); class(err) != "start_failed" {
 		t.Errorf("%v", err)

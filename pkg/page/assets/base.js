@@ -49,7 +49,8 @@ function keys(text) {
   return text.replace(/\r/g, "\n").replace(/\t/g, "\u21e5").replace(/\n/g, "\u23ce\n");
 }
 
-const kinds = { solved: "solved", partly: "in part", failed: "failed", fault: "no verdict" };
+// A no-op is to be rejected; the outcomes of others are those of the report.
+const kinds = { solved: "solved", rejected: "no-op rejected", partly: "in part", failed: "failed", accepted: "no-op passed", fault: "no verdict" };
 
 function number(n) {
   if (n === null || n === undefined) return "";

@@ -1,18 +1,23 @@
 // The list of trials, with what was counted.
 "use strict";
 
-const columns = [
-  { name: "Trial", of: (t) => t.name },
+// The columns: that of runs where there are several, those of numbers where
+// there are any. What a cell shows is
+// what it is sorted by, unless it says otherwise.
+const all = [
+  { name: "Trial", of: (t) => t.name, show: (t) => h("a", { href: "#t=" + t.i }, t.name) },
+  { name: "Run", of: (t) => rollout.data.runs[t.run] },
   { name: "Dataset", of: (t) => t.set },
   { name: "Agent", of: (t) => t.agent },
-  { name: "Outcome", of: (t) => Object.keys(kinds).indexOf(t.kind) },
+  { name: "Outcome", of: (t) => Object.keys(kinds).indexOf(t.kind), show: (t) => badge(t.kind) },
   { name: "Reward", of: (t) => t.reward, number: true },
   { name: "Turns", of: (t) => t.turns || null, number: true },
   { name: "Tokens in", of: (t) => t.in, number: true },
   { name: "Tokens out", of: (t) => t.out, number: true },
-  { name: "Time", of: (t) => t.s, number: true },
-  { name: "Why", of: (t) => why(t) },
+  { name: "Time", of: (t) => t.s, show: (t) => time(t.s), number: true },
+  { name: "Why", of: (t) => why(t), style: "why" },
 ];
+const columns = () => all.filter((c) => c.name === "Run" ? rollout.data.runs.length > 1 : !c.number || rollout.data.trials.some((t) => c.of(t) !== null));
 
 function why(t) {
   const parts = [];
@@ -29,7 +34,7 @@ function shown() {
   const some = rollout.data.trials.filter((t) =>
     (!f.kind || t.kind === f.kind) && (!f.set || t.set === f.set) && (!f.agent || t.agent === f.agent) && (f.run === "" || t.run === Number(f.run)) &&
     words.every((w) => (t.name + " " + t.task + " " + t.set + " " + t.agent + " " + kinds[t.kind] + " " + why(t)).toLowerCase().includes(w)));
-  const c = columns.find((c) => c.name === rollout.sort.by);
+  const c = all.find((c) => c.name === rollout.sort.by);
   if (c) {
     const sign = rollout.sort.down ? -1 : 1;
     some.sort((a, b) => {
@@ -45,7 +50,7 @@ function shown() {
 function drawList() {
   const d = rollout.data, root = document.getElementById("list");
   const n = (k) => d.trials.filter((t) => t.kind === k).length;
-  const judged = d.trials.length - n("fault");
+  const judged = n("solved") + n("partly") + n("failed");
   fill(root, 
     h("h1", null, "rollout report"),
     h("p", { class: "dim" }, d.runs.join(", ")),
@@ -69,7 +74,7 @@ function card(value, what, kind) {
 }
 
 function drawTrials() {
-  const all = shown(), f = rollout.filter;
+  const f = rollout.filter;
   const select = (key, first, options) => h("select", { "aria-label": first, onchange: (e) => { f[key] = e.target.value; drawTrials(); } },
     h("option", { value: "" }, first), options.map(([v, text]) => h("option", { value: v, selected: String(f[key]) === String(v) }, text)));
   const distinct = (of) => [...new Set(rollout.data.trials.map(of))].sort().map((v) => [v, v]);
@@ -79,7 +84,7 @@ function drawTrials() {
     const some = shown();
     count.textContent = some.length + " of " + rollout.data.trials.length;
     fill(table, h("table", { class: "trials" },
-      h("thead", null, h("tr", null, columns.map((c) => h("th", { class: c.number ? "n" : "", tabindex: 0, "aria-sort": rollout.sort.by === c.name ? (rollout.sort.down ? "descending" : "ascending") : "none",
+      h("thead", null, h("tr", null, columns().map((c) => h("th", { class: c.number ? "n" : "", tabindex: 0, "aria-sort": rollout.sort.by === c.name ? (rollout.sort.down ? "descending" : "ascending") : "none",
         onclick: () => order(c), onkeydown: (e) => { if (e.key === "Enter") order(c); } }, c.name, rollout.sort.by === c.name ? (rollout.sort.down ? " \u25be" : " \u25b4") : "")))),
       h("tbody", null, some.slice(0, rollout.most).map(row))),
       some.length > rollout.most ? h("button", { onclick: () => { rollout.most = Infinity; rows(); } }, "show all " + some.length) : null);
@@ -97,12 +102,7 @@ function drawTrials() {
 }
 
 function row(t) {
-  const open = "#t=" + t.i;
-  return h("tr", null,
-    h("td", null, h("a", { href: open }, t.name), rollout.data.runs.length > 1 ? h("div", { class: "dim" }, rollout.data.runs[t.run]) : null),
-    h("td", null, t.set), h("td", null, t.agent), h("td", null, badge(t.kind)),
-    h("td", { class: "n" }, number(t.reward)), h("td", { class: "n" }, t.turns || ""), h("td", { class: "n" }, number(t.in)), h("td", { class: "n" }, number(t.out)),
-    h("td", { class: "n" }, time(t.s)), h("td", { class: "why" }, why(t)));
+  return h("tr", null, columns().map((c) => h("td", { class: c.number ? "n" : c.style }, c.show ? c.show(t) : c.number ? number(c.of(t)) : c.of(t))));
 }
 
 // block is a part of the report as 'rollout report' prints it.

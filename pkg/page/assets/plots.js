@@ -14,7 +14,7 @@ function outcomes(trials, pick) {
   const all = [...rows.values()].sort((a, b) => a.agent.localeCompare(b.agent) || a.set.localeCompare(b.set));
   return h("table", { class: "bars" }, all.map((r) =>
     h("tr", null, h("th", null, r.set), h("td", { class: "dim" }, r.agent), h("td", null, bar(r, pick)),
-      h("td", { class: "n" }, (r.solved || 0) + "/" + r.n))));
+      h("td", { class: "n" }, ((r.solved || 0) + (r.rejected || 0)) + "/" + r.n))));
 }
 
 function bar(r, pick) {

@@ -34,7 +34,7 @@ class Replay {
 
   async draw() {
     const screen = h("div", { class: "screen" });
-    this.scrub = h("input", { type: "range", min: 0, max: 1000, step: "any", value: 0, class: "scrub", "aria-label": "position", oninput: (e) => { this.pause(); this.seek(e.target.value / 1000 * this.length); } });
+    this.scrub = h("input", { type: "range", min: 0, max: 1000, step: "any", value: 0, class: "scrub", "aria-label": "position", oninput: (e) => this.follow(e.target.value / 1000 * this.length) });
     this.button = h("button", { onclick: () => (this.playing ? this.pause() : this.play()) }, "play");
     this.label = h("span", { class: "dim clock" });
     this.root = h("div", { class: "replay" }, screen,
@@ -73,8 +73,22 @@ class Replay {
     }
     flush();
     this.position = to;
-    this.scrub.value = to / this.length * 1000;
+    if (!this.busy) this.scrub.value = to / this.length * 1000; // else a hand is on it
     this.label.textContent = time(to) + " / " + time(this.length);
+  }
+
+  // follow seeks to where the scrubber is: to the last place that it has come to
+  // since the terminal began to draw an earlier one.
+  follow(to) {
+    this.pause();
+    this.wanted = to;
+    if (this.busy) return;
+    this.busy = true;
+    this.seek(to);
+    this.term.write("", () => {
+      this.busy = false;
+      if (this.wanted !== to) this.follow(this.wanted);
+    });
   }
 
   // go is seek to a time in the recording.

@@ -1,0 +1,194 @@
+package taint
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/result"
+	"fence/pkg/sif"
+	"fence/pkg/tree"
+)
+
+// Find is called when the verifier has ended. alive says whether processes of
+// the agent's may have lived until then: they may have changed files of the
+// image while the verifier worked. Where unknown is not "", it says in a line
+// why it cannot be told what the verifier opened; then every file counts that
+// it would have loaded, had it been opened.
+func (w *Watch) Find(alive bool) (found []result.Taint, unknown string, err error) {
+	seen := map[string]bool{}
+	if w.opened != nil {
+		err := w.opened.finish()
+		seen = w.opened.seen
+		if w.lost == "" {
+			w.lost = w.opened.lost
+		}
+		if err != nil {
+			w.lost = err.Error()
+		}
+		w.opened = nil
+	}
+	if runs := relative(w.o.Runs); w.lost == "" && w.o.Runs != "" && !seen[runs] {
+		w.lost = fmt.Sprintf("nothing was heard when the verifier opened %s: the overlay is none of fuse-overlayfs", w.o.Runs)
+	}
+	inodes := map[uint64]bool{} // opened by any of its names
+	for p := range maps.Clone(seen) {
+		if source := sourceOf(p); source != "" {
+			seen[source] = true
+		}
+		if t, ok := w.agents[p]; ok {
+			inodes[t.ino] = true
+		}
+	}
+	f := finder{Watch: w, seen: seen, inodes: inodes, alive: alive, rest: map[string]bool{}}
+	for p := range w.agents {
+		f.rest[p] = true
+	}
+	if err := w.each(f.visit); err != nil && err != errEnough {
+		return nil, "", fmt.Errorf("looking for what the verifier loaded of the agent's: %w", err)
+	}
+	for p := range f.rest { // removed since: by the verifier, or to hide it
+		if w.lost != "" || seen[p] {
+			if err := f.add(p, w.agents[p], nil, ""); err == errEnough {
+				break
+			} else if err != nil {
+				return nil, "", err
+			}
+		}
+	}
+	slices.SortFunc(f.found, func(a, b result.Taint) int { return strings.Compare(a.Path, b.Path) })
+	if len(f.found) > enough {
+		f.found = append(f.found[:enough], result.Taint{Path: "/", Why: "and more files"})
+	}
+	return f.found, w.lost, nil
+}
+
+// errEnough ends the looking: more files than are named are found.
+var errEnough = errors.New("enough was found")
+
+type finder struct {
+	*Watch
+	seen   map[string]bool
+	inodes map[uint64]bool
+	alive  bool
+	rest   map[string]bool // of the agent's that were not met
+	found  []result.Taint
+}
+
+func (f *finder) visit(v *tree.Visited) error {
+	if v.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return nil
+	}
+	now := stateOf(v)
+	t, ok := f.agents[v.Path]
+	delete(f.rest, v.Path)
+	link := v.Mode&unix.S_IFMT == unix.S_IFLNK
+	switch {
+	case ok && t.state == now:
+		if f.lost != "" || f.inodes[v.Ino] || f.seen[v.Path] || link && v.Atim.Sec != longAgo.Sec {
+			return f.add(v.Path, t, v, "")
+		}
+		return nil
+	case ok && (f.lost != "" || f.seen[v.Path] || f.inodes[t.ino] || link && t.ino == now.ino):
+		// A link that is the same, but for its times: they were set back.
+		known := len(f.found)
+		if err := f.add(v.Path, t, nil, ""); err != nil || len(f.found) > known {
+			return err
+		}
+	}
+	if !f.alive || f.before[v.Path] == now {
+		return nil
+	}
+	return f.late(v)
+}
+
+// late judges what changed while the verifier worked: by it, or by what the
+// agent left running. Verifiers install programs, but change none of the
+// image's; they make no start files, and nothing that is found in place of a
+// shell. What the agent made before is the agent's wherever it was moved to.
+func (f *finder) late(v *tree.Visited) error {
+	k, _ := f.judge.kindOf(v.Path)
+	t := touched{state: stateOf(v)}
+	switch {
+	case k == nothing || k == startup || k == plugin || k == pth:
+		return nil
+	case k == hook && v.Path != "etc/ld.so.preload" || k == git:
+		return nil
+	case sourceOf(v.Path) != "" && !f.made[v.Ino]: // the tests' own Python writes it
+		return nil
+	case f.made[v.Ino], k == hook, k == site, k == above, k == library, k == command && shells.MatchString(path.Base(v.Path)):
+	case k == cache:
+		t.text, _ = read(v)
+	default:
+		if _, err := f.judge.image.Lookup(v.Path); err == fs.ErrNotExist {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	if v.Mode&unix.S_IFMT == unix.S_IFLNK {
+		t.to, _ = v.Link()
+	}
+	return f.add(v.Path, t, v, "; it changed while the tests ran, beside processes of the agent's")
+}
+
+// add judges a path that counts as opened. v is nil if what the agent wrote is
+// not there any more.
+func (f *finder) add(p string, t touched, v *tree.Visited, more string) error {
+	c := change{path: p, link: t.mode&unix.S_IFMT == unix.S_IFLNK, to: t.to, exec: t.mode&0o111 != 0, text: t.text}
+	if v != nil && !c.link {
+		c.same = func(e sif.Entry) bool { return sameContent(v, e) }
+	}
+	if len(f.found) > enough {
+		return errEnough
+	}
+	why, err := f.judge.taints(c)
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		f.found = append(f.found, result.Taint{Path: "/" + p, Why: why + more})
+	}
+	return nil
+}
+
+// sameContent says whether a file is the image's still; one that cannot be
+// read is not.
+func sameContent(v *tree.Visited, e sif.Entry) bool {
+	if v.Size != e.Size {
+		return false
+	}
+	ours, err := v.Open()
+	if err != nil {
+		return false
+	}
+	defer ours.Close()
+	theirs, err := e.Open()
+	if err != nil {
+		return false
+	}
+	return equal(ours, theirs)
+}
+
+// equal compares two streams.
+func equal(a, b io.Reader) bool {
+	bufA, bufB := make([]byte, 64<<10), make([]byte, 64<<10)
+	for {
+		n, errA := io.ReadFull(a, bufA)
+		m, errB := io.ReadFull(b, bufB)
+		if n != m || string(bufA[:n]) != string(bufB[:m]) {
+			return false
+		}
+		if errA != nil || errB != nil {
+			end := func(err error) bool { return err == io.EOF || err == io.ErrUnexpectedEOF }
+			return end(errA) && end(errB)
+		}
+	}
+}
