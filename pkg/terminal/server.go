@@ -128,7 +128,7 @@ func startServer(ctx context.Context, fence, tmux, dir, screen, keys string) (*s
 	}
 	if err != nil {
 		s.close()
-		return nil, fmt.Errorf("starting the terminal: %w", err)
+		return nil, err
 	}
 	return s, nil
 }
@@ -186,7 +186,7 @@ func (s *server) ask(ctx context.Context, commands ...string) ([]string, error) 
 
 // why says how the client has ended.
 func (s *server) why() error {
-	return fmt.Errorf("tmux under fence has ended: %s", apptainer.LastWords(s.said.String(), s.end))
+	return &Error{Message: "tmux, which keeps the terminal, has ended under its fence: " + apptainer.LastWords(s.said.String(), s.end), Hint: "fence check says what this node lacks"}
 }
 
 // listen reads answers until the client ends.

@@ -33,13 +33,19 @@ type Options struct {
 	// Run runs a command in the box; see box.Box.
 	Run         func(context.Context, box.Command, session.Streams) (session.Exit, error)
 	Fence, Tmux string // absolute paths on the node; see Find
-	// Dir is a folder on a disk of this node that is not there yet. Close
-	// removes it.
+	// Dir is an empty folder on a disk of this node, for this terminal alone.
+	// Close removes it.
 	Dir string
 	// Record is given all that the shell and its programs print, as they do; may
 	// be nil.
 	Record io.Writer
 }
+
+// Error is a failure of tmux, or of the fence that it runs under: of the node,
+// and of nothing that was done in the terminal.
+type Error struct{ Message, Hint string }
+
+func (e *Error) Error() string { return e.Message }
 
 // Terminal is one that is up, with a shell in it. It is terminus.Terminal.
 type Terminal struct {
@@ -59,15 +65,12 @@ type Terminal struct {
 }
 
 // shell is bash as a login shell, as Terminus-2 has it, else sh.
-var shell = []string{"/bin/sh", "-c", `for sh in /bin/bash /usr/bin/bash /usr/local/bin/bash; do [ -x $sh ] && SHELL=$sh exec $sh --login; done; SHELL=/bin/sh exec /bin/sh`}
+var shell = []string{"/bin/sh", "-c", `unset PS1; for sh in /bin/bash /usr/bin/bash /usr/local/bin/bash; do [ -x $sh ] && SHELL=$sh exec $sh --login; done; SHELL=/bin/sh exec /bin/sh`}
 
 // Start starts a terminal, and in it a shell in the agent's domain. The end of
 // ctx is that of the start only: the shell, and what was started in it, live
 // until the box ends.
 func Start(ctx context.Context, o Options) (_ *Terminal, err error) {
-	if err := os.Mkdir(o.Dir, 0o700); err != nil {
-		return nil, err
-	}
 	t := &Terminal{dir: o.Dir, record: o.Record, begun: make(chan struct{}), detached: make(chan struct{}), ended: make(chan struct{})}
 	defer func() {
 		if err != nil {
@@ -79,7 +82,7 @@ func Start(ctx context.Context, o Options) (_ *Terminal, err error) {
 		t.screen, err = fifo(filepath.Join(o.Dir, "screen"))
 	}
 	if err != nil {
-		return nil, err
+		return nil, &Error{"the terminal's named pipes: " + err.Error(), "--scratch DIR on a disk of this node"}
 	}
 	if t.tmux, err = startServer(ctx, o.Fence, o.Tmux, o.Dir, t.screen.Name(), t.keys.Name()); err != nil {
 		return nil, err
@@ -117,7 +120,7 @@ func (t *Terminal) ready(ctx context.Context) error {
 	case err := <-said:
 		return err
 	case <-t.tmux.done:
-		return fmt.Errorf("starting the terminal: %w", t.tmux.why())
+		return t.tmux.why()
 	case <-ctx.Done():
 		return fmt.Errorf("starting the terminal: %w", context.Cause(ctx))
 	}
