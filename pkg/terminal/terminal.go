@@ -266,7 +266,12 @@ func (t *Terminal) Output(ctx context.Context) (terminus.Output, error) {
 // Close ends tmux and removes the folder. The shell stays, as with Terminus-2:
 // tests may look for the servers that the model has started in it.
 func (t *Terminal) Close() error {
-	close(t.detached)
+	select {
+	case <-t.detached:
+		return nil
+	default:
+		close(t.detached)
+	}
 	var errs []error
 	if t.tmux != nil {
 		errs = append(errs, t.tmux.close())
