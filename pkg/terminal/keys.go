@@ -19,6 +19,11 @@ var (
 	withLine = regexp.MustCompile(`^` + modifier + `+(?:[!-~]|` + special + `)\n$`)
 )
 
+// asXterm are the keys that tmux types in a way that programs for xterm do not
+// know, which is what TERM says that the terminal is: the last character of the
+// sequence.
+var asXterm = map[string]byte{"Home": 'H', "End": 'F'}
+
 // lineMost is how many bytes of a line a terminal keeps for a program that
 // reads lines, see termios(3), canonical mode.
 const lineMost = 4095
@@ -32,6 +37,9 @@ func typed(keys string) (commands, notes []string) {
 	if withLine.MatchString(keys) {
 		keys = strings.TrimSuffix(keys, "\n")
 		notes = append(notes, fmt.Sprintf(`"%s\n" was taken as the key %s; no newline was typed after it.`, keys, keys))
+	}
+	if as, ok := asXterm[keys]; ok {
+		return []string{fmt.Sprintf("if-shell -F -t %%0 '#{keypad_cursor_flag}' 'send-keys -t %%0 -H 1b 4f %02x' 'send-keys -t %%0 -H 1b 5b %02x'", as, as)}, notes
 	}
 	if isKey.MatchString(keys) {
 		return []string{"send-keys -t %0 -- " + word(keys)}, notes

@@ -69,16 +69,17 @@ func openTerminalIn(t *testing.T, r *running) *screen {
 // prompt), or has it. What is new then is returned.
 func (s *screen) enter(keys string, shows func(string) bool) terminus.Output {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
 	defer cancel()
 	if err := s.Send(ctx, keys, 0); err != nil {
 		s.t.Fatalf("typing %.100q: %v", keys, err)
 	}
-	for {
-		now, err := s.Screen(ctx)
+	for now := ""; ; {
+		seen, err := s.Screen(ctx)
 		if err != nil {
-			s.t.Fatalf("after %.100q: %v", keys, err)
+			s.t.Fatalf("after %.100q: %v; it showed\n%s", keys, err, now)
 		}
+		now = seen
 		if shows(now) {
 			break
 		}
@@ -214,8 +215,10 @@ func TestTerminal_Programs(t *testing.T) {
 		}
 	}
 	look("vim", s.enter("Escape", func(s string) bool { return !strings.Contains(s, "INSERT") }), "-x \"q\" 'p' $HOME \\n #{pane_id} ~")
-	out := s.enter(":wq\n", prompts(""))
-	_ = out
+	out := s.enter(":wq\n", func(s string) bool { return strings.HasSuffix(s, " f\n$") })
+	if out.Screen || !strings.HasPrefix(out.Text, "$ cd /tmp; vi") {
+		t.Errorf("vim, left: %v %s", out.Screen, short(out.Text))
+	}
 	if got, want := s.sh(box.Agent, "cat /tmp/f"), text+";\n"; got != want {
 		t.Errorf("vim wrote %q, want %q", got, want)
 	}
@@ -236,8 +239,8 @@ func TestTerminal_Programs(t *testing.T) {
 	// top draws over the screen and leaves it there.
 	out = s.enter("top\n", has("PID"))
 	look("top", out, "PID", "COMMAND", "load average")
-	if !out.Screen {
-		t.Error("top is no screen")
+	if out = s.enter("", has("PID")); !out.Screen || !strings.HasPrefix(out.Text, "top - ") {
+		t.Errorf("top, a second time: %v %s", out.Screen, short(out.Text))
 	}
 	s.enter("q", func(s string) bool { return strings.HasSuffix(s, "$") })
 	s.enter("clear\n", func(s string) bool { return s == "$" })
@@ -247,28 +250,29 @@ func TestTerminal_Programs(t *testing.T) {
 	if out.Text != ">>> print(6*7)\n42\n>>>" {
 		t.Errorf("python: %s", short(out.Text))
 	}
-	out = s.enter("for i in range(2):\n  print(i)\n\n", has("1\n>>>"))
-	if out.Text != ">>> for i in range(2):\n...   print(i)\n...\n0\n1\n>>>" {
+	s.enter("for i in range(2):\n", has("\n..."))
+	s.enter("  print(i)\n", has("print(i)\n..."))
+	if out = s.enter("\n", has("1\n>>>")); out.Text != "...\n0\n1\n>>>" {
 		t.Errorf("python: %s", short(out.Text))
 	}
-	out = s.enter("C-d", prompts(">>>"))
+	s.enter("C-d", func(s string) bool { return strings.HasSuffix(s, ">>>\n$") })
 	// Keys: an interrupt, also with a newline by mistake, the history, an edited line.
 	s.enter("sleep 100000; ec''ho slept\n", has("slept"))
 	out = s.enter("C-c", func(s string) bool { return strings.HasSuffix(s, "^C\n$") })
 	look("C-c", out, "^C\n$")
+	s.enter("\n", func(s string) bool { return strings.HasSuffix(s, "^C\n$\n$") }) // bash reads again
 	s.enter("sleep 100000; ec''ho slept\n", has("slept"))
 	out = s.enter("C-c\n", func(s string) bool { return strings.HasSuffix(s, "^C\n$") })
 	if len(out.Notes) != 1 || !strings.Contains(out.Notes[0], "the key C-c") {
 		t.Errorf("C-c with a newline: %q", out.Notes)
 	}
+	s.enter("\n", func(s string) bool { return strings.HasSuffix(s, "^C\n$\n$") })
 	s.enter("echo k'e'y\n", prompts("key"))
-	for _, key := range []string{"Up", "Home", "Delete", "Delete", "End", "BSpace"} {
-		if err := s.Send(t.Context(), key, 0); err != nil {
-			t.Fatal(err)
-		}
+	for _, k := range [][2]string{{"Up", "echo k'e'y"}, {"Home", "echo k'e'y"}, {"Delete", "cho k'e'y"}, {"DC", "ho k'e'y"}, {"End", "ho k'e'y"}, {"BSpace", "ho k'e'"}, {"C-a", "ho k'e'"}, {"p", "pho k'e'"}} {
+		s.enter(k[0], func(s string) bool { return strings.HasSuffix(s, "\n$ "+k[1]) })
 	}
-	out = s.enter("Enter", has("$ ho k'e'\n"))
-	look("keys", out, "ho k'e'\n")
+	s.enter("C-u", func(s string) bool { return strings.HasSuffix(s, "\n$ ho k'e'") })
+	s.enter("C-k", func(s string) bool { return strings.HasSuffix(s, "\n$") })
 	// What only looks like a key's name is text.
 	out = s.enter("echo Up C-c ^C; #\n", prompts("Up C-c ^C"))
 	if out.Text != "$ echo Up C-c ^C; #\nUp C-c ^C\n$" {
