@@ -279,7 +279,7 @@ func TestTerminal_Programs(t *testing.T) {
 		t.Errorf("no keys: %s", short(out.Text))
 	}
 	// Bracketed paste is asked for, and nothing is pasted.
-	s.enter(`printf '\033[?2004h'; cat -v`+"\n", has("cat -v\n"))
+	s.enter(`printf '\033[?2004h'; cat -v`+"\n", has("cat -v"))
 	out = s.enter("plain\n", has("plain\nplain"))
 	s.enter("C-c", func(s string) bool { return strings.HasSuffix(s, "^C\n$") })
 	if strings.Contains(out.Text, "200~") {
