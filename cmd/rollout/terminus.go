@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,7 +76,7 @@ func newTerminus(ctx context.Context, c *urfave.Context, j *setup) (*terminusAge
 	a := &terminusAgent{fence: j.options.Box.Fence, scratch: j.scratch.Path, options: terminus.Options{
 		Caps:        terminus.Caps{Turns: c.Int("max-turns"), Time: c.Duration("time-cap"), OutputTokens: c.Int("output-token-cap"), TotalTokens: c.Int("total-token-cap")},
 		NoSummarize: c.Bool("no-summarize"), SendReasoning: c.Bool("send-reasoning"),
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Log: slog.New(notices{}),
 	}}
 	for _, flag := range []string{"max-turns", "max-output-tokens", "output-token-cap", "total-token-cap", "context"} {
 		if c.Int(flag) < 0 {
@@ -180,12 +181,12 @@ func (a *terminusAgent) Scripted() bool { return false }
 const recordingMost = 64 << 20
 
 func (a *terminusAgent) Run(ctx context.Context, e trial.Env) (result.AgentEnd, error) {
+	var end terminus.End
 	t, closed, err := a.open(ctx, e)
 	if err == nil {
 		defer closed()
 		o := a.options
 		o.Trial, o.Instruction, o.Caps.Time = a.trial, e.Instruction, sooner(o.Caps.Time, e.Timeout)
-		var end terminus.End
 		end, *e.Used, err = terminus.Play(ctx, a.client, t, o, e.Dir, a.trial, a.client.Name())
 		if err == nil {
 			return result.AgentEnd{Stop: end.Stop, Turns: end.Turns}, nil
@@ -201,7 +202,7 @@ func (a *terminusAgent) Run(ctx context.Context, e trial.Env) (result.AgentEnd, 
 	case errors.As(err, &broken):
 		err = trial.Faultf("agent", "terminal_failed", "infra", broken.Hint, "%v", err)
 	}
-	return result.AgentEnd{Stop: "error"}, err
+	return result.AgentEnd{Stop: "error", Turns: end.Turns}, err
 }
 
 // open opens a terminal that is recorded; closed is called when the agent ends.
@@ -244,4 +245,25 @@ func (a *terminusAgent) say() {
 		room = fmt.Sprintf("a context of %d tokens", limits.Context)
 	}
 	fmt.Fprintf(os.Stderr, "rollout: model %s, %s\n", cli.Printable(a.client.Name()), room)
+}
+
+// notices are what the model's packages log, as lines for people.
+type notices struct{ attrs []slog.Attr }
+
+func (notices) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
+func (n notices) WithAttrs(a []slog.Attr) slog.Handler       { return notices{slices.Concat(n.attrs, a)} }
+func (n notices) WithGroup(string) slog.Handler              { return n }
+
+func (n notices) Handle(_ context.Context, r slog.Record) error {
+	line := "rollout: " + r.Message
+	add := func(a slog.Attr) bool {
+		line += fmt.Sprintf(", %s %s", a.Key, a.Value)
+		return true
+	}
+	for _, a := range n.attrs {
+		add(a)
+	}
+	r.Attrs(add)
+	_, err := fmt.Fprintln(os.Stderr, cli.Printable(line))
+	return err
 }
