@@ -3,13 +3,7 @@ package terminus_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +12,7 @@ import (
 	"fence/pkg/terminus"
 	"fence/pkg/trajectory"
 	"fence/test/bed"
+	"fence/test/modelserver"
 )
 
 // schema holds a small model to the protocol, with a command in each reply.
@@ -77,37 +72,8 @@ func TestARealModel(t *testing.T) {
 			t.Errorf("turn %d (%s): %d ids, %d logprobs, %d tokens", turn.Turn, turn.Kind, len(turn.CompletionIDs), len(turn.Logprobs), *turn.CompletionTokens)
 		}
 	}
-	prompt, predicted := served(t, socket+".sock")
+	prompt, predicted := modelserver.Llama{Socket: socket + ".sock"}.Counted(t)
 	if got := *end.Tokens.Prompt - *end.Tokens.Cached; got != prompt || *end.Tokens.Completion != predicted {
 		t.Errorf("%d uncached and %d new tokens; the server says %d and %d", got, *end.Tokens.Completion, prompt, predicted)
 	}
-}
-
-// served is what the server counted by itself.
-func served(t *testing.T, socket string) (prompt, predicted int) {
-	t.Helper()
-	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}}}
-	resp, err := c.Get("http://localhost/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	read := func(name string) int {
-		m := regexp.MustCompile(fmt.Sprintf(`(?m)^llamacpp:%s (\S+)$`, name)).FindSubmatch(data)
-		if m == nil {
-			t.Fatalf("no %s in %s", name, data)
-		}
-		n, err := strconv.ParseFloat(string(m[1]), 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return int(n)
-	}
-	return read("prompt_tokens_total"), read("tokens_predicted_total")
 }

@@ -69,13 +69,18 @@ func (p *place) task(name, solve, test, settings string) {
 	for file, text := range map[string]string{
 		"task.toml": settings, "instruction.md": "Do it.\n", "environment/Dockerfile": "FROM busybox:1\n", "solution/solve.sh": "#!/bin/sh\n" + solve, "tests/test.sh": "#!/bin/sh\n" + test,
 	} {
-		at := p.path("tasks", name, file)
-		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-			p.t.Fatal(err)
-		}
-		if err := os.WriteFile(at, []byte(text), 0o644); err != nil {
-			p.t.Fatal(err)
-		}
+		p.write(filepath.Join("tasks", name, file), text)
+	}
+}
+
+// write makes a file, and its folder.
+func (p *place) write(name, text string) {
+	p.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(p.path(name)), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.WriteFile(p.path(name), []byte(text), 0o644); err != nil {
+		p.t.Fatal(err)
 	}
 }
 
