@@ -41,15 +41,18 @@ func runCmd() *urfave.Command {
 			"  sifbuild build tasks/ --cache $C | rollout run - --agent nop --out $RUN\n" +
 			"  rollout run task/ --image img.sif --agent oracle --out $RUN\n" +
 			"  rollout run tasks/ --agent oracle --out $RUN --wheelhouse w --grader g\n" +
-			"  rollout run tasks/ --agent oracle --out $RUN --open '/opt/sdk:they read it'\n\n" +
-			"Agents: oracle runs the task's own solution, nop does nothing.\n\n" +
+			"  rollout run tasks/ --agent oracle --out $RUN --open '/opt/sdk:they read it'\n" +
+			"  rollout run tasks/ --sif-cache $SIF_CACHE --agent terminus --model NAME \\\n" +
+			"      --api-base http://gpu01:8000/v1 --validated $CHECKED --out $RUN -n 8\n\n" +
+			"Agents: oracle runs the task's own solution, nop does nothing, terminus is a model in\n" +
+			"a terminal (docs/terminus.md): --api-base says where its server is.\n\n" +
 			"Two minutes before a Slurm job ends, or when a signal asks for it, trials that are\n" +
 			"under way are ended and left without a result, and the same command goes on there.\n\n" +
 			"Exit codes: 0 every trial has a verdict, whatever it is, 2 wrong flags, no task, or\n" +
 			"a node that cannot run trials, 3 some trials ended in a fault or were not run.",
 		Flags: slices.Concat([]urfave.Flag{
-			&urfave.StringFlag{Name: "agent", Usage: "`NAME` of who acts: oracle or nop"},
-		}, selectFlags(), runFlags(), fenceFlags()),
+			&urfave.StringFlag{Name: "agent", Usage: "`NAME` of who acts: oracle, nop or terminus"},
+		}, selectFlags(), runFlags(), modelFlags(), fenceFlags()),
 		Action: runCommand,
 	}
 }
@@ -72,19 +75,46 @@ func agents() map[string]trial.Agent {
 	return map[string]trial.Agent{"oracle": trial.Oracle{}, "nop": trial.Nop{}}
 }
 
-func runCommand(c *urfave.Context) error {
-	name := c.String("agent")
-	if name == "" {
-		return cli.Usagef("--agent oracle, or --agent nop", "no agent is named")
+// agent is who acts in a trial.
+func (j *setup) agent(i runner.Item) trial.Agent {
+	if i.Agent.Name == "terminus" {
+		return j.terminus.of(i.Name)
 	}
-	if agents()[name] == nil {
-		return cli.Usagef("--agent oracle, or --agent nop", "--agent: %q is not known", name)
+	return agents()[i.Agent.Name]
+}
+
+func runCommand(c *urfave.Context) error {
+	const hint = "--agent oracle, nop or terminus"
+	name := c.String("agent")
+	switch {
+	case name == "":
+		return cli.Usagef(hint, "no agent is named")
+	case name != "terminus" && agents()[name] == nil:
+		return cli.Usagef(hint, "--agent: %q is not known", name)
+	}
+	if name != "terminus" {
+		for _, f := range modelFlags() {
+			if flag := f.Names()[0]; c.IsSet(flag) && flag != "validated" {
+				return cli.Usagef("--agent terminus", "--%s is for a model, and %s is none", flag, name)
+			}
+		}
 	}
 	j, err := newJob(c)
 	if err != nil {
 		return err
 	}
 	defer j.close()
+	if dir := c.String("validated"); dir != "" {
+		if j.items, err = validated(os.Stderr, dir, j.items); err != nil {
+			return err
+		}
+	}
+	if name == "terminus" {
+		if j.terminus, err = newTerminus(j.ctx, c, j); err != nil {
+			return err
+		}
+		j.terminus.say()
+	}
 	all, err := j.run(j.out, name, j.items)
 	if err != nil {
 		return err
@@ -106,6 +136,8 @@ type setup struct {
 	gates   *gates
 	shard   job.Shard
 	encoder *json.Encoder // nil: no records
+
+	terminus *terminusAgent // nil: not asked for
 
 	attempts, atATime, retries int
 }
@@ -210,7 +242,12 @@ func (j *setup) run(out, agent string, items []item) (outcome, error) {
 		byDir[it.Task.Dir] = it
 		specs = append(specs, it.Spec)
 	}
-	trials := runner.Items(specs, []result.AgentConfig{{Name: agent, Kwargs: map[string]any{}}}, j.attempts)
+	who := result.AgentConfig{Name: agent, Kwargs: map[string]any{}}
+	if agent == "terminus" {
+		name := j.terminus.client.Name()
+		who.ModelName = &name
+	}
+	trials := runner.Items(specs, []result.AgentConfig{who}, j.attempts)
 	live := runner.NewLive(os.Stderr, "rollout", len(runner.Share(trials, j.shard)))
 	ctx, cancel, err := job.This().Until(j.ctx, j.c.String("deadline"), "run", live.Say)
 	if err != nil {
@@ -222,7 +259,7 @@ func (j *setup) run(out, agent string, items []item) (outcome, error) {
 		Out: out, Items: trials, Shard: j.shard, Jobs: j.atATime, Retries: j.retries,
 		Settings: j.settings(), Environment: result.Environment(nil),
 		Try: func(ctx context.Context, i runner.Item, dir string) result.Trial {
-			return j.try(ctx, byDir[i.Spec.Task.Dir], agents()[agent], i, dir)
+			return j.try(ctx, byDir[i.Spec.Task.Dir], j.agent(i), i, dir)
 		},
 		Record: func(t result.Trial) error {
 			all.trials = append(all.trials, report.Trial{Trial: t, Dir: filepath.Join(out, t.TrialName)})
@@ -267,13 +304,15 @@ func (o outcome) verdict() error {
 
 // settings are what trials of one folder must have in common to be compared.
 func (j *setup) settings() (all []result.Setting) {
-	for _, flag := range []string{"net", "why", "policy", "wheelhouse", "grader", "memory", "processes", "disk", "timeout-multiplier", "build-timeout-multiplier", "agent-timeout-multiplier", "verifier-timeout-multiplier", "strict-verdict", "no-gate"} {
+	for _, flag := range append([]string{"net", "why", "policy", "wheelhouse", "grader", "memory", "processes", "disk", "timeout-multiplier", "build-timeout-multiplier", "agent-timeout-multiplier", "verifier-timeout-multiplier", "strict-verdict", "no-gate"}, modelSettings...) {
 		if j.c.IsSet(flag) {
 			all = append(all, result.Setting{Name: "--" + flag, Value: fmt.Sprint(j.c.Value(flag))})
 		}
 	}
-	for _, text := range j.c.StringSlice("open") {
-		all = append(all, result.Setting{Name: "--open", Value: text})
+	for _, flag := range []string{"open", "body"} {
+		for _, text := range j.c.StringSlice(flag) {
+			all = append(all, result.Setting{Name: "--" + flag, Value: text})
+		}
 	}
 	return all
 }

@@ -42,6 +42,8 @@ type Output struct {
 	// Screen says that Text is the screen as it is now, because what is new
 	// could not be told from what was there.
 	Screen bool
+	// Notes are about what was typed since the last call, for the model.
+	Notes []string
 }
 
 // ErrGone is what a terminal whose shell has ended answers.
@@ -257,7 +259,11 @@ func (a *agent) shown(o Output) string {
 	if o.Screen {
 		head = "Current terminal screen:\n"
 	}
-	return head + clip(o.Text, a.most())
+	text := head + clip(o.Text, a.most())
+	if len(o.Notes) > 0 {
+		text = "NOTE: " + list(o.Notes) + "\n\n" + text
+	}
+	return text
 }
 
 // most is how many bytes of the terminal are shown at once: no more than a

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -13,7 +14,8 @@ import (
 // (https://docs.asciinema.org/manual/asciicast/v2): a header, then an event a
 // line with the seconds since the start. It is valid UTF-8 whatever a program
 // prints: what is no text stands there as U+FFFD, and a character that comes
-// in pieces is written when it is whole.
+// in pieces is written when it is whole. Of what a program can ask a terminal
+// to do, it has only what is to be seen: no titles, no clipboard, no questions.
 type Cast struct {
 	mu    sync.Mutex
 	w     io.Writer
@@ -22,6 +24,7 @@ type Cast struct {
 	max   int64 // bytes of output that are recorded
 	seen  int64
 	rest  []byte // the beginning of a character
+	plain plain
 	err   error
 }
 
@@ -49,12 +52,10 @@ func (c *Cast) Write(p []byte) (int, error) {
 		return n, c.err
 	}
 	c.seen += int64(n)
-	p = append(c.rest, p...)
+	p = append(c.rest, c.plain.filter(p)...)
 	keep := partial(p)
 	c.rest = append([]byte(nil), p[len(p)-keep:]...)
-	if p = p[:len(p)-keep]; len(p) > 0 {
-		c.event("o", string(p))
-	}
+	c.shown(p[:len(p)-keep])
 	if c.max > 0 && c.seen >= c.max {
 		c.event("m", "more is not recorded: the limit of this recording was reached")
 	}
@@ -72,10 +73,24 @@ func (c *Cast) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.rest) > 0 {
-		c.event("o", string(c.rest))
+		c.shown(c.rest)
 		c.rest = nil
 	}
 	return c.err
+}
+
+// shown records text, without the control characters of ISO 6429's second set,
+// which some terminals take as the beginnings of sequences.
+func (c *Cast) shown(p []byte) {
+	text := strings.Map(func(r rune) rune {
+		if r >= 0x80 && r < 0xa0 {
+			return -1
+		}
+		return r
+	}, string(p))
+	if text != "" {
+		c.event("o", text)
+	}
 }
 
 func (c *Cast) locked(kind, data string) error {

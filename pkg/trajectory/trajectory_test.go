@@ -6,9 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"fence/pkg/trajectory"
@@ -253,12 +255,12 @@ func TestCast(t *testing.T) {
 	}
 	want := `{"version":2,"width":160,"height":40,"timestamp":1796040000,"title":"a \u003ctask\u003e","env":{"SHELL":"/bin/bash","TERM":"xterm-256color"}}
 [0.000000,"o","h"]
-[0.000001,"o","é\u001b[3"]
-[1.500001,"o","1m"]
-[1.500001,"o","😀\ufffd!"]
+[0.000001,"o","é"]
+[1.500001,"o","\u001b[31m"]
+[1.500001,"o","😀�!"]
 [1.500001,"i","ls\n"]
 [1.500001,"m","turn 2"]
-[0.000000,"o","\ufffd\ufffd"]
+[0.000000,"o","��"]
 `
 	if out.String() != want {
 		t.Errorf("got  %s\nwant %s", &out, want)
@@ -276,6 +278,46 @@ func TestACastHasALimit(t *testing.T) {
 	}
 	if n := strings.Count(out.String(), "\n"); n != 12 || !strings.Contains(out.String(), "more is not recorded") {
 		t.Errorf("%d lines", n)
+	}
+}
+
+// onlyShows are the sequences that a recording may have.
+var onlyShows = regexp.MustCompile(`\x1b(?:[78DEHM]|[()][0AB]|\[(?:[0-9;:]*[@A-IK-MPSTXZ\x60abdefmrsu]|[0-24-9;:]*J|(?:4|20)?(?:;(?:4|20))*[hl]|\?(?:5|6|7|12|25|47|104[789])(?:;(?:5|6|7|12|25|47|104[789]))*[hl]))`)
+
+// What a program asks of a terminal besides showing something does not reach
+// whoever watches.
+func TestACastOnlyShows(t *testing.T) {
+	for in, want := range map[string]string{
+		"\x1b]0;owned\a|\x1b]52;c;b3duZWQ=\x1b\\|\u009d52;c;x\u009c|":            "||52;c;x|",
+		"\x1b]8;;javascript:alert(1)\x1b\\link\x1b]8;;\x1b\\":                    "link",
+		"\x1bP+q544e\x1b\\a\x1b_x\x1b\\b\x1b^x\x1b\\c\x1bXx\x1b\\d\x1bkt\x1b\\e": "abcde",
+		"a\x1b[6n\x1b[c\x1b[>c\x1b[?6n\x05\x1bZb":                                "ab",
+		"a\x1b[?1000h\x1b[?1006;1049h\x1b[?2004h\x1b[?1hb":                       "ab",
+		"\x1b[?1049h\x1b[?25l\x1b[?7;25h":                                        "\x1b[?1049h\x1b[?25l\x1b[?7;25h",
+		"a\x1b[8;1;1tb\x1b[3Jc\x1b[!pd\x1bc\a":                                   "abcd",
+		"\x1b[1;38;2;255;120;0mx\x1b[0m\x1b[4:3my\x1b[2J\x1b[H\x1b(0q\x1b(B":     "\x1b[1;38;2;255;120;0mx\x1b[0m\x1b[4:3my\x1b[2J\x1b[H\x1b(0q\x1b(B",
+		"\x1b[31\nm日本\x1b[3\x18m":                                                "\n\x1b[31m日本m",
+		"\xc2\x1b[6n\x9d52;x":                                                    "52;x", // no half of a character joins another
+	} {
+		for at := range len(in) + 1 {
+			var out bytes.Buffer
+			c, _ := trajectory.NewCast(&out, 80, 24, "", 0, time.Now)
+			c.Write([]byte(in[:at]))
+			c.Write([]byte(in[at:]))
+			c.Close()
+			got := ""
+			for _, line := range strings.Split(strings.TrimSpace(out.String()), "\n")[1:] {
+				var e []any
+				if err := json.Unmarshal([]byte(line), &e); err != nil {
+					t.Fatal(err)
+				}
+				got += e[2].(string)
+			}
+			if got != want {
+				t.Errorf("%q, cut at %d, is recorded as %q, want %q", in, at, got, want)
+				break
+			}
+		}
 	}
 }
 
@@ -304,7 +346,10 @@ func FuzzCast(f *testing.F) {
 			}
 			text.WriteString(e[2].(string))
 		}
-		if utf8.Valid(data) && text.String() != string(data) {
+		if utf8.Valid(data) && !bytes.ContainsFunc(data, unicode.IsControl) && text.String() != string(data) {
+			t.Errorf("%q is recorded as %q", data, text.String())
+		}
+		if rest := onlyShows.ReplaceAllString(text.String(), ""); strings.ContainsFunc(rest, func(r rune) bool { return r < 7 || r == '\a' || r == 0x1b || r >= 0x7f && r < 0xa0 }) {
 			t.Errorf("%q is recorded as %q", data, text.String())
 		}
 	})

@@ -70,6 +70,7 @@ var layer = map[string]int{
 	"fence/pkg/terminus":             2,
 	"fence/pkg/trajectory":           0,
 	"fence/pkg/box":                  3,
+	"fence/pkg/terminal":             4,
 	"fence/pkg/verdict":              0,
 	"fence/pkg/taint":                2,
 }

@@ -1,0 +1,312 @@
+package terminal
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/apptainer"
+)
+
+// policy is that of tmux and what runs in its pane: programs of the node, its
+// own folder, and no network.
+const policy = `version = 1
+
+[filesystem]
+read = ["@root"]
+hide = ["@shared", "@home", "@sockets"]
+
+[environment]
+keep = ["PATH", "LANG", "HOME", "LD_LIBRARY_PATH"]
+`
+
+// Lines are how many can come between two looks without any being lost. A line
+// takes up to 800 bytes of tmux's memory, more with colours; each look frees it.
+const Lines = 110_000
+
+// settings are tmux's. The limit of the history counts for panes that are made
+// later. Nobody is attached but this program, whose end is the server's. No
+// title, clipboard or other wish of a program's goes anywhere.
+const settings = `set -g history-limit %d
+set -g status off
+set -g destroy-unattached on
+set -g set-clipboard off
+set -g set-titles off
+set -g allow-rename off
+set -g automatic-rename off
+set -g bell-action none
+set -g visual-bell off
+set -g visual-activity off
+set -s focus-events off
+set -s escape-time 0
+set -s buffer-limit 1
+set -s command-alias ''
+set -q -g allow-passthrough off
+set -g default-terminal screen-256color
+set -g update-environment ''
+`
+
+// pane is what runs in the pane: it carries bytes between tmux and two named
+// pipes, and says when it does.
+const pane = `stty raw -echo && printf r >"$1" && { cat <"$0" & exec cat >"$1"; }`
+
+// server is a tmux in control mode: one client, started by us, that takes
+// commands as lines and answers in blocks (tmux(1), CONTROL MODE).
+type server struct {
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	said  apptainer.Tail
+	free  chan struct{} // has one while nobody asks
+	asked atomic.Pointer[request]
+	done  chan struct{} // closed when the client has ended
+	end   error
+	pid   int // a pidfd of the server, or -1
+}
+
+func command(path string, args ...string) *exec.Cmd {
+	cmd := exec.Command(path, args...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8"}
+	if libs, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok { // of a tmux that a module brings
+		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+libs)
+	}
+	return cmd
+}
+
+// startServer starts a server whose pane shows what comes by the named pipe
+// screen, and gives what is typed to keys.
+func startServer(ctx context.Context, fence, tmux, dir, screen, keys string) (*server, error) {
+	for name, text := range map[string]string{"policy.toml": policy, "tmux.conf": fmt.Sprintf(settings, Lines)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	args := []string{"--policy", filepath.Join(dir, "policy.toml"), "--write", dir, "--why", "the terminal's own folder"}
+	if prefix := filepath.Dir(filepath.Dir(tmux)); prefix != "/" && prefix != "/usr" {
+		args = append(args, "--read", prefix, "--why", "tmux lies there")
+	}
+	s := &server{
+		cmd: command(fence, append(args, "--", tmux, "-u", "-C", "-f", "tmux.conf", "-S", "socket",
+			"new-session", "-x", strconv.Itoa(Columns), "-y", strconv.Itoa(Rows), "exec sh -c "+quoted(pane)+" "+quoted(screen)+" "+quoted(keys))...),
+		said: apptainer.Tail{Most: 4 << 10}, free: make(chan struct{}, 1), done: make(chan struct{}), pid: -1,
+	}
+	s.cmd.Env = append(s.cmd.Env, "HOME="+dir, "SHELL=/bin/sh")
+	s.cmd.Dir, s.cmd.Stderr = dir, &s.said
+	var err error
+	if s.in, err = s.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	s.free <- struct{}{}
+	go s.listen(out)
+	// Not %output: what the pane prints comes from us.
+	answers, err := s.ask(ctx, "refresh-client -f no-output", "display-message -p '#{pid}'")
+	if err == nil {
+		var pid int
+		if pid, err = strconv.Atoi(answers[1]); err == nil {
+			s.pid, err = unix.PidfdOpen(pid, 0)
+		}
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// quoted is a word for sh and for tmux, which takes it in the same way.
+func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// request is some commands that are being answered.
+type request struct {
+	word   string
+	n      int // commands
+	answer chan answer
+}
+
+type answer struct {
+	texts []string
+	err   error
+}
+
+// ask has the server carry out commands, with nothing in between, and returns
+// what each said. It fails as a whole.
+//
+// What a pane shows stands in the answer as it is, and may look like the end of
+// it. So each command is followed by another that prints a word which nobody
+// else can know.
+func (s *server) ask(ctx context.Context, commands ...string) ([]string, error) {
+	select {
+	case <-s.free:
+	case <-s.done:
+		return nil, s.why()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	q := &request{rand.Text(), len(commands), make(chan answer, 1)}
+	var text strings.Builder
+	for i, c := range commands {
+		if i > 0 {
+			text.WriteString(" ; ")
+		}
+		fmt.Fprintf(&text, "%s ; display-message -p %s-%d", c, q.word, i)
+	}
+	// Where one fails, those behind it are left out, but not the next line.
+	fmt.Fprintf(&text, "\ndisplay-message -p %s\n", q.word)
+	s.asked.Store(q)
+	go io.WriteString(s.in, text.String()) // if it cannot be written, the client has ended
+	select {
+	case a := <-q.answer:
+		return a.texts, a.err
+	case <-s.done:
+		return nil, s.why()
+	case <-ctx.Done(): // the answer comes, to nobody, and then others can ask
+		return nil, context.Cause(ctx)
+	}
+}
+
+// why says how the client has ended.
+func (s *server) why() error {
+	return &Error{Message: "tmux, which keeps the terminal, has ended under its fence: " + apptainer.LastWords(s.said.String(), s.end), Hint: "fence check says what this node lacks"}
+}
+
+// listen reads answers until the client ends.
+func (s *server) listen(out io.Reader) {
+	r := bufio.NewReaderSize(out, 64<<10)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			break
+		}
+		q := s.asked.Load()
+		if q == nil {
+			continue
+		}
+		texts, err := read(r, line, q.word, q.n)
+		if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) {
+			break
+		}
+		s.asked.Store(nil)
+		q.answer <- answer{texts, err}
+		s.free <- struct{}{}
+	}
+	s.end = s.cmd.Wait()
+	close(s.done)
+}
+
+// read reads the answers to n commands, each of which is followed by a word of
+// its own, from their first line on.
+func read(r *bufio.Reader, line, word string, n int) (texts []string, failed error) {
+	var section []string
+	for {
+		line = strings.TrimSuffix(line, "\n")
+		last := line == word
+		if last || line == fmt.Sprintf("%s-%d", word, len(texts)) {
+			if _, err := r.ReadString('\n'); err != nil { // the end of the word's own block
+				return nil, err
+			}
+			section = section[:max(0, len(section)-1)] // and its beginning
+			switch {
+			case last && len(texts) < n:
+				_, err := block(section)
+				return nil, cmp.Or(err, errors.New("tmux has not answered all"))
+			case last:
+				return texts, failed
+			}
+			text, err := block(section)
+			texts, section, failed = append(texts, text), nil, cmp.Or(failed, err)
+		} else {
+			section = append(section, line)
+		}
+		var err error
+		if line, err = r.ReadString('\n'); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// block is what the first command of an answer said: what lies between its
+// %begin and the last line that is its end.
+func block(section []string) (string, error) {
+	for i, line := range section {
+		id, ok := strings.CutPrefix(line, "%begin ")
+		if !ok {
+			continue // a notification
+		}
+		for k := len(section) - 1; k > i; k-- {
+			text := strings.Join(section[i+1:k], "\n")
+			switch section[k] {
+			case "%end " + id:
+				return text, nil
+			case "%error " + id:
+				return "", fmt.Errorf("tmux: %s", text)
+			}
+		}
+	}
+	return "", errors.New("tmux has not answered")
+}
+
+// endTimeout is for a server that was told to end, which takes milliseconds.
+const endTimeout = 5 * time.Second
+
+// close ends the server and waits for it.
+func (s *server) close() error {
+	_, _ = io.WriteString(s.in, "kill-server\n")
+	s.in.Close()
+	if s.pid >= 0 {
+		defer unix.Close(s.pid)
+		ended := []unix.PollFd{{Fd: int32(s.pid), Events: unix.POLLIN}}
+		if n, err := poll(ended, endTimeout); n == 0 || err != nil {
+			_ = unix.PidfdSendSignal(s.pid, unix.SIGKILL, nil, 0)
+		}
+	}
+	kill := time.AfterFunc(endTimeout, func() { s.cmd.Process.Kill() })
+	defer kill.Stop()
+	<-s.done
+	return nil
+}
+
+func poll(fds []unix.PollFd, d time.Duration) (int, error) {
+	until := time.Now().Add(d)
+	for {
+		n, err := unix.Poll(fds, int(max(0, time.Until(until).Milliseconds())))
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
+var tmuxVersion = regexp.MustCompile(`^tmux (?:next-)?(\d+)\.(\d+)`)
+
+// recent says whether a version of tmux has all that is used of it.
+func recent(version string) bool {
+	if version == "tmux master" {
+		return true
+	}
+	m := tmuxVersion.FindStringSubmatch(version)
+	if m == nil {
+		return false
+	}
+	major, _ := strconv.Atoi(m[1])
+	minor, _ := strconv.Atoi(m[2])
+	return major > 3 || major == 3 && minor >= 2
+}

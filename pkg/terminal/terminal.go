@@ -1,0 +1,298 @@
+// Package terminal is the terminal that a model works in. A tmux outside of the
+// container is what keeps the screen; it is under fence itself and reaches
+// nothing but a folder of its own. The shell is a command of the box's, on a
+// terminal of the box's, and this program carries bytes between the two. So the
+// image needs no tmux, nothing inside can reach or forge the screen, and a turn
+// costs no new process.
+package terminal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fence/pkg/box"
+	"fence/pkg/session"
+	"fence/pkg/terminus"
+	"fence/pkg/tree"
+)
+
+// The size of every terminal, as Terminus-2 has it.
+const Columns, Rows = 160, 40
+
+// Options are one terminal.
+type Options struct {
+	// Run runs a command in the box; see box.Box.
+	Run         func(context.Context, box.Command, session.Streams) (session.Exit, error)
+	Fence, Tmux string // absolute paths on the node; see Find
+	// Dir is an empty folder on a disk of this node, for this terminal alone.
+	// Close removes it.
+	Dir string
+	// Record is given all that the shell and its programs print, as they do; may
+	// be nil.
+	Record io.Writer
+}
+
+// Error is a failure of tmux, or of the fence that it runs under: of the node,
+// and of nothing that was done in the terminal.
+type Error struct{ Message, Hint string }
+
+func (e *Error) Error() string { return e.Message }
+
+// Terminal is one that is up, with a shell in it. It is terminus.Terminal.
+type Terminal struct {
+	dir      string
+	tmux     *server
+	keys     *os.File // what tmux has as input for the shell
+	screen   *os.File // what the shell prints, for tmux
+	record   io.Writer
+	begun    chan struct{} // closed when the shell has printed something
+	once     sync.Once
+	detached chan struct{} // closed by Close
+	ended    chan struct{} // closed when the shell has ended
+	err      error         // why it did not end by itself, once ended is closed
+
+	mark  mark
+	notes []string
+}
+
+// shell is bash as a login shell, as Terminus-2 has it, else sh.
+var shell = []string{"/bin/sh", "-c", `unset PS1; for sh in /bin/bash /usr/bin/bash /usr/local/bin/bash; do [ -x $sh ] && SHELL=$sh exec $sh --login; done; SHELL=/bin/sh exec /bin/sh`}
+
+// Start starts a terminal, and in it a shell in the agent's domain. The end of
+// ctx is that of the start only: the shell, and what was started in it, live
+// until the box ends.
+func Start(ctx context.Context, o Options) (_ *Terminal, err error) {
+	t := &Terminal{dir: o.Dir, record: o.Record, begun: make(chan struct{}), detached: make(chan struct{}), ended: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			close(t.ended)
+			t.Close()
+		}
+	}()
+	if t.keys, err = fifo(filepath.Join(o.Dir, "keys")); err == nil {
+		t.screen, err = fifo(filepath.Join(o.Dir, "screen"))
+	}
+	if err != nil {
+		return nil, &Error{"the terminal's named pipes: " + err.Error(), "--scratch DIR on a disk of this node"}
+	}
+	if t.tmux, err = startServer(ctx, o.Fence, o.Tmux, o.Dir, t.screen.Name(), t.keys.Name()); err != nil {
+		return nil, err
+	}
+	if err := t.ready(ctx); err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(t.ended)
+		_, t.err = o.Run(context.WithoutCancel(ctx), box.Command{
+			Domain: box.Agent, Argv: shell, Env: map[string]string{"TERM": "xterm-256color"},
+			TTY: &session.Size{Rows: Rows, Cols: Columns},
+		}, session.Streams{In: t.keys, Out: printed{t}})
+	}()
+	return t, t.prompt(ctx)
+}
+
+// fifo makes a named pipe and opens it so that neither of its ends is ever
+// missing.
+func fifo(name string) (*os.File, error) {
+	if err := unix.Mkfifo(name, 0o600); err != nil {
+		return nil, &os.PathError{Op: "mkfifo", Path: name, Err: err}
+	}
+	return os.OpenFile(name, os.O_RDWR|unix.O_NONBLOCK, 0)
+}
+
+// ready waits for what runs in tmux's pane.
+func (t *Terminal) ready(ctx context.Context) error {
+	said := make(chan error, 1)
+	go func() {
+		_, err := io.ReadFull(t.keys, make([]byte, 1))
+		said <- err
+	}()
+	select {
+	case err := <-said:
+		return err
+	case <-t.tmux.done:
+		return t.tmux.why()
+	case <-ctx.Done():
+		return fmt.Errorf("starting the terminal: %w", context.Cause(ctx))
+	}
+}
+
+// promptTimeout is how long a shell may take to its first prompt; one without a
+// prompt is a shell, too.
+const promptTimeout = 3 * time.Second
+
+// prompt waits until there is something to see.
+func (t *Terminal) prompt(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, promptTimeout)
+	defer cancel()
+	select {
+	case <-t.begun:
+	case <-t.ended:
+		return t.gone()
+	case <-ctx.Done():
+		return nil
+	}
+	for {
+		s, err := t.Screen(ctx)
+		if s != "" || ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := t.pause(ctx, 5*time.Millisecond); err != nil {
+			return nil
+		}
+	}
+}
+
+// printed takes what the shell prints. What comes after Close goes nowhere, but
+// it is read: a program that nobody listens to would stop.
+type printed struct{ *Terminal }
+
+func (p printed) Write(b []byte) (int, error) {
+	p.once.Do(func() { close(p.begun) })
+	select {
+	case <-p.detached:
+		return len(b), nil
+	default:
+	}
+	if p.record != nil {
+		if _, err := p.record.Write(b); err != nil {
+			return 0, err
+		}
+	}
+	if n, err := p.screen.Write(b); err != nil && !errors.Is(err, os.ErrClosed) {
+		return n, err
+	}
+	return len(b), nil
+}
+
+// gone is why nothing can be typed or seen any more, or nil.
+func (t *Terminal) gone() error {
+	select {
+	case <-t.ended:
+		var lost *box.Error
+		switch {
+		case t.err == nil, errors.As(t.err, &lost) && lost.Class == "session_lost":
+			return terminus.ErrGone
+		}
+		return t.err
+	case <-t.tmux.done:
+		return t.tmux.why()
+	default:
+		return nil
+	}
+}
+
+// pause waits, at most to the end of the context or the terminal.
+func (t *Terminal) pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-t.ended:
+		return t.gone()
+	case <-t.tmux.done:
+		return t.gone()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Send types, and returns when wait is over since it was called; see
+// terminus.Terminal.
+func (t *Terminal) Send(ctx context.Context, keys string, wait time.Duration) error {
+	began := time.Now()
+	if err := t.gone(); err != nil {
+		return err
+	}
+	commands, notes := typed(keys)
+	t.notes = append(t.notes, notes...)
+	if len(commands) > 0 {
+		if _, err := t.ask(ctx, commands...); err != nil {
+			return err
+		}
+	}
+	return t.pause(ctx, wait-time.Since(began))
+}
+
+// ask asks tmux; that the shell has ended goes before what tmux says.
+func (t *Terminal) ask(ctx context.Context, commands ...string) ([]string, error) {
+	answers, err := t.tmux.ask(ctx, commands...)
+	if err != nil && ctx.Err() == nil {
+		if gone := t.gone(); gone != nil {
+			return nil, gone
+		}
+	}
+	return answers, err
+}
+
+// Screen is what is to be seen; see terminus.Terminal.
+func (t *Terminal) Screen(ctx context.Context) (string, error) {
+	answers, err := t.ask(ctx, "capture-pane -p -t %0")
+	if err != nil {
+		return "", err
+	}
+	return tidy(lines(answers[0])), nil
+}
+
+// Output is what came since the last call; see terminus.Terminal.
+func (t *Terminal) Output(ctx context.Context) (terminus.Output, error) {
+	answers, err := t.ask(ctx, look...)
+	if err != nil {
+		return terminus.Output{}, err
+	}
+	v, err := parse(answers)
+	if err != nil {
+		return terminus.Output{}, err
+	}
+	var out terminus.Output
+	out, t.mark = t.mark.next(v)
+	out.Notes, t.notes = t.notes, nil
+	return out, nil
+}
+
+// Close ends tmux and removes the folder. The shell stays, as with Terminus-2:
+// tests may look for the servers that the model has started in it.
+func (t *Terminal) Close() error {
+	select {
+	case <-t.detached:
+		return nil
+	default:
+		close(t.detached)
+	}
+	var errs []error
+	if t.tmux != nil {
+		errs = append(errs, t.tmux.close())
+	}
+	for _, f := range []*os.File{t.keys, t.screen} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(append(errs, tree.RemoveAll(t.dir))...)
+}
+
+// Find looks for a tmux that can be used.
+func Find(path string) error {
+	out, err := command(path, "-V").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s -V: %w", path, err)
+	}
+	version := string(bytes.TrimSpace(out))
+	if !recent(version) {
+		return fmt.Errorf("%s is %q, and 3.2 is the first that can be used", path, version)
+	}
+	return nil
+}

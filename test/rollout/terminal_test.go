@@ -1,0 +1,345 @@
+package rollout
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"fence/pkg/box"
+	"fence/pkg/terminal"
+	"fence/pkg/terminus"
+	"fence/pkg/trajectory"
+	"fence/test/bed"
+)
+
+// screen is a terminal in a box of its own.
+type screen struct {
+	*terminal.Terminal
+	*running
+	kept *bytes.Buffer
+}
+
+func openTerminal(t *testing.T, image string) *screen {
+	t.Helper()
+	return openTerminalIn(t, start(t, options(t, image)))
+}
+
+func openTerminalIn(t *testing.T, r *running) *screen {
+	t.Helper()
+	tmux, err := exec.LookPath("tmux")
+	if err != nil {
+		bed.Missing(t, "tmux: %v", err)
+	}
+	if err := terminal.Find(tmux); err != nil {
+		t.Fatal(err)
+	}
+	s := &screen{running: r, kept: &bytes.Buffer{}}
+	recording, err := trajectory.NewCast(s.kept, terminal.Columns, terminal.Rows, "", 0, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(bed.TempDir(t), "terminal")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	s.Terminal, err = terminal.Start(t.Context(), terminal.Options{
+		Run: r.Run, Fence: r.o.Fence, Tmux: tmux, Dir: dir, Record: recording,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the terminal was up after %s", time.Since(began))
+	t.Cleanup(func() {
+		if err := s.Terminal.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// enter types and waits until the screen is as wanted: ends with a text (a
+// prompt), or has it. What is new then is returned.
+func (s *screen) enter(keys string, shows func(string) bool) terminus.Output {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	defer cancel()
+	if err := s.Send(ctx, keys, 0); err != nil {
+		s.t.Fatalf("typing %.100q: %v", keys, err)
+	}
+	for now := ""; ; {
+		seen, err := s.Screen(ctx)
+		if err != nil {
+			s.t.Fatalf("after %.100q: %v; it showed\n%s", keys, err, now)
+		}
+		now = seen
+		if shows(now) {
+			break
+		}
+		if err := s.Send(ctx, "", 5*time.Millisecond); err != nil {
+			s.t.Fatalf("after %.100q: %v; it shows\n%s", keys, err, now)
+		}
+	}
+	out, err := s.Output(ctx)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return out
+}
+
+func has(text string) func(string) bool {
+	return func(s string) bool { return strings.Contains(s, text) }
+}
+
+// prompts is a screen with a prompt at its end, behind a line that is the last
+// of what was printed.
+func prompts(last string) func(string) bool {
+	return func(s string) bool { return strings.HasSuffix("\n"+s, "\n"+last+"\n$") }
+}
+
+// begin makes the prompt "$ ", and is what the terminal shows from then on.
+func (s *screen) begin() {
+	s.t.Helper()
+	s.enter("PS1='$ ' PS2='> '; clear\n", func(s string) bool { return s == "$" })
+}
+
+// What is new is told byte for byte, whatever the programs do.
+func TestTerminal_Output(t *testing.T) {
+	if !asUser(t) {
+		return
+	}
+	s := openTerminal(t, "debian")
+	if out, err := s.Output(t.Context()); err != nil || out.Text != "root@task:/#" {
+		t.Errorf("the first look: %q, %v", out.Text, err)
+	}
+	s.begin()
+	long := strings.Repeat("0123456789", 50)
+	for _, c := range []struct {
+		name, keys string
+		until      func(string) bool
+		want       string
+		screen     bool
+	}{
+		{"a command", "echo o'n'e\n", prompts("one"), "$ echo o'n'e\none\n$", false},
+		{"nothing", "", prompts("one"), "$", false},
+		{"a wrapped line", "printf '0123456789%.0s' {1..50}; echo\n", has("0123456789\n$"), "$ printf '0123456789%.0s' {1..50}; echo\n" + long + "\n$", false},
+		{"a wrapped command", "echo " + long + " | wc -c\n", prompts("501"), "$ echo " + long + " | wc -c\n501\n$", false},
+		{"half a line", "echo ab", has("$ echo ab"), "$ echo ab", false},
+		{"the other half", "c\n", prompts("abc"), "$ echo abc\nabc\n$", false},
+		{"cleared", "clear; echo tw'o'\n", func(s string) bool { return s == "two\n$" }, "two\n$", true},
+		{"cleared, history and all kept", "printf '\\033[H\\033[2J'; echo thr'e'e\n", func(s string) bool { return s == "three\n$" }, "$ printf '\\033[H\\033[2J'; echo thr'e'e\nthree\n$", false},
+		{"reset, history and all kept", "printf '\\033c'; echo fo'u'r\n", func(s string) bool { return s == "four\n$" }, "$ printf '\\033c'; echo fo'u'r\nfour\n$", false},
+		{"more than a screen", "seq 100\n", prompts("100"), "$ seq 100\n" + numbers(1, 100) + "$", false},
+		{"a progress bar", "for i in 1 2 3; do printf '\\r%d0%% [%s]' $i $(printf %${i}s | tr ' ' '#'); done; echo; ec''ho done\n", prompts("done"),
+			"$ for i in 1 2 3; do printf '\\r%d0%% [%s]' $i $(printf %${i}s | tr ' ' '#'); done; echo; ec''ho done\n30% [###]\ndone\n$", false},
+		{"colours", "printf '\\033[38;2;255;120;0mora\\033[48;5;20mnge\\033[0m\\n'\n", prompts("orange"), "$ printf '\\033[38;2;255;120;0mora\\033[48;5;20mnge\\033[0m\\n'\norange\n$", false},
+		{"wide characters", `printf '\xe6\x97\xa5\xe6\x9c\xac|\xf0\x9f\x8e\x89|e\xcc\x81|\xff|\n'` + "\n", has("|\n$"),
+			`$ printf '\xe6\x97\xa5\xe6\x9c\xac|\xf0\x9f\x8e\x89|e\xcc\x81|\xff|\n'` + "\n日本|🎉|e\u0301||\n$", false},
+		{"title, clipboard, answers", "printf '\\033]0;owned\\a\\033]52;c;b3duZWQ=\\a\\033kowned\\033\\\\\\033]2;owned\\033\\\\a\\033Ptmux;\\033\\033]0;x\\a\\033\\\\b\\n'\n", prompts("ab"),
+			"$ printf '\\033]0;owned\\a\\033]52;c;b3duZWQ=\\a\\033kowned\\033\\\\\\033]2;owned\\033\\\\a\\033Ptmux;\\033\\033]0;x\\a\\033\\\\b\\n'\nab\n$", false},
+		{"the other screen, and back", "printf '\\033[?1049h\\033[Hother'; read x; printf '\\033[?1049l'; ec''ho back\n", func(s string) bool { return s == "other" }, "other", true},
+		{"back", "\n", prompts("back"), "$ printf '\\033[?1049h\\033[Hother'; read x; printf '\\033[?1049l'; ec''ho back\nback\n$", false},
+		{"100,000 lines", "seq 100000\n", prompts("100000"), "$ seq 100000\n" + numbers(1, 100000) + "$", false},
+		{"and then a little", "echo fi'v'e\n", prompts("five"), "$ echo fi'v'e\nfive\n$", false},
+	} {
+		out := s.enter(c.keys, c.until)
+		if out.Text != c.want || out.Screen != c.screen {
+			t.Errorf("%s: %v %s, want %v %s", c.name, out.Screen, short(out.Text), c.screen, short(c.want))
+		}
+	}
+	out := s.enter("yes 0123456789012345678901234567890123456789012345678901234567890123456789012345678 | head -c 50M; ec''ho end\n", prompts("end"))
+	if out.Screen || !strings.HasPrefix(out.Text, "[more than ") || !strings.HasSuffix(out.Text, "345678\nend\n$") || len(out.Text) < 7_000_000 {
+		t.Errorf("50 MB: %v, %d bytes: %s", out.Screen, len(out.Text), short(out.Text))
+	}
+	if out := s.enter("echo si'x'\n", prompts("six")); out.Text != "$ echo si'x'\nsix\n$" {
+		t.Errorf("after 50 MB: %s", short(out.Text))
+	}
+	for _, bad := range []string{"owned", "b3duZWQ"} {
+		// The command's echo has them as text; the sequences began with ESC.
+		for _, start := range []string{"\x1b]0;", "\x1b]52;c;", "\x1bk", "\x1b]2;"} {
+			if strings.Contains(s.kept.String(), start+bad) {
+				t.Errorf("the recording has %q", start+bad)
+			}
+		}
+	}
+	if !strings.Contains(s.kept.String(), "orange") && !strings.Contains(s.kept.String(), "ora") {
+		t.Error("the control: the recording has no output")
+	}
+}
+
+func numbers(from, to int) string {
+	var b strings.Builder
+	for i := from; i <= to; i++ {
+		fmt.Fprintln(&b, i)
+	}
+	return b.String()
+}
+
+func short(s string) string {
+	if len(s) > 600 {
+		return fmt.Sprintf("%d bytes: %q ... %q", len(s), s[:200], s[len(s)-200:])
+	}
+	return fmt.Sprintf("%q", s)
+}
+
+// Full-screen programs show their screen, and are left again; keys reach them
+// by name.
+func TestTerminal_Programs(t *testing.T) {
+	if !asUser(t) {
+		return
+	}
+	s := openTerminal(t, "debian")
+	s.begin()
+	look := func(name string, out terminus.Output, want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if !strings.Contains(out.Text, w) {
+				t.Errorf("%s: no %q in %s", name, w, short(out.Text))
+			}
+		}
+	}
+	// vim, with text that a shell, tmux or a terminal would take for something else.
+	text := "a;\n-x \"q\" 'p' $HOME \\n #{pane_id} ~ é日;"
+	s.enter("cd /tmp; vi -c 'set showmode' f\n", has("~\n~"))
+	s.enter("i", has("INSERT"))
+	for _, part := range []string{text[:len(text)-2], text[len(text)-2:], ";"} { // within a character
+		if err := s.Send(t.Context(), part, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look("vim", s.enter("Escape", func(s string) bool { return !strings.Contains(s, "INSERT") }), "-x \"q\" 'p' $HOME \\n #{pane_id} ~")
+	out := s.enter(":wq\n", func(s string) bool { return strings.HasSuffix(s, " f\n$") })
+	if out.Screen || !strings.HasPrefix(out.Text, "$ cd /tmp; vi") {
+		t.Errorf("vim, left: %v %s", out.Screen, short(out.Text))
+	}
+	if got, want := s.sh(box.Agent, "cat /tmp/f"), text+";\n"; got != want {
+		t.Errorf("vim wrote %q, want %q", got, want)
+	}
+	// less: the screen, keys, and back; what comes behind it is new.
+	s.enter("clear\n", func(s string) bool { return s == "$" })
+	out = s.enter("seq 1000 >n; less n\n", has("39"))
+	if !out.Screen {
+		t.Error("less is no screen")
+	}
+	look("less", out, "1\n2\n3\n", "39")
+	look("less, a page on", s.enter("NPage", has("78")), "40\n41\n")
+	look("less, the end", s.enter("G", has("1000\n")), "962\n", "(END)")
+	look("less, up", s.enter("Up", func(s string) bool { return strings.HasPrefix(s, "961") }), "961\n962\n")
+	out = s.enter("q", has("$ seq 1000 >n; less n\n$"))
+	if out.Screen || out.Text != "$ seq 1000 >n; less n\n$" {
+		t.Errorf("less, left: %v %s", out.Screen, short(out.Text))
+	}
+	// top draws over the screen and leaves it there.
+	out = s.enter("top\n", has("PID"))
+	look("top", out, "PID", "COMMAND", "load average")
+	if out = s.enter("", has("PID")); !out.Screen || !strings.HasPrefix(out.Text, "top - ") {
+		t.Errorf("top, a second time: %v %s", out.Screen, short(out.Text))
+	}
+	s.enter("q", func(s string) bool { return strings.HasSuffix(s, "$") })
+	s.enter("clear\n", func(s string) bool { return s == "$" })
+	// A REPL, its history, and an end of file.
+	s.enter("python3 -q\n", has(">>>"))
+	out = s.enter("print(6*7)\n", has("42\n>>>"))
+	if out.Text != ">>> print(6*7)\n42\n>>>" {
+		t.Errorf("python: %s", short(out.Text))
+	}
+	s.enter("for i in range(2):\n", has("\n..."))
+	s.enter("  print(i)\n", has("print(i)\n..."))
+	if out = s.enter("\n", has("1\n>>>")); out.Text != "...\n0\n1\n>>>" {
+		t.Errorf("python: %s", short(out.Text))
+	}
+	s.enter("C-d", func(s string) bool { return strings.HasSuffix(s, ">>>\n$") })
+	// Keys: an interrupt, also with a newline by mistake, the history, an edited line.
+	s.enter("sleep 100000; ec''ho slept\n", has("slept"))
+	out = s.enter("C-c", func(s string) bool { return strings.HasSuffix(s, "^C\n$") })
+	look("C-c", out, "^C\n$")
+	s.enter("\n", func(s string) bool { return strings.HasSuffix(s, "^C\n$\n$") }) // bash reads again
+	s.enter("sleep 100000; ec''ho slept\n", has("slept"))
+	out = s.enter("C-c\n", func(s string) bool { return strings.HasSuffix(s, "^C\n$") })
+	if len(out.Notes) != 1 || !strings.Contains(out.Notes[0], "the key C-c") {
+		t.Errorf("C-c with a newline: %q", out.Notes)
+	}
+	s.enter("\n", func(s string) bool { return strings.HasSuffix(s, "^C\n$\n$") })
+	s.enter("echo k'e'y\n", prompts("key"))
+	for _, k := range [][2]string{{"Up", "echo k'e'y"}, {"Home", "echo k'e'y"}, {"Delete", "cho k'e'y"}, {"DC", "ho k'e'y"}, {"End", "ho k'e'y"}, {"BSpace", "ho k'e'"}, {"C-a", "ho k'e'"}, {"p", "pho k'e'"}} {
+		s.enter(k[0], func(s string) bool { return strings.HasSuffix(s, "\n$ "+k[1]) })
+	}
+	s.enter("C-u", func(s string) bool { return strings.HasSuffix(s, "\n$ ho k'e'") })
+	s.enter("C-k", func(s string) bool { return strings.HasSuffix(s, "\n$") })
+	// What only looks like a key's name is text.
+	out = s.enter("echo Up C-c ^C; #\n", prompts("Up C-c ^C"))
+	if out.Text != "$ echo Up C-c ^C; #\nUp C-c ^C\n$" {
+		t.Errorf("no keys: %s", short(out.Text))
+	}
+	// Bracketed paste is asked for, and nothing is pasted.
+	s.enter(`printf '\033[?2004h'; cat -v`+"\n", has("cat -v"))
+	out = s.enter("plain\n", has("plain\nplain"))
+	s.enter("C-c", func(s string) bool { return strings.HasSuffix(s, "^C\n$") })
+	if strings.Contains(out.Text, "200~") {
+		t.Errorf("bracketed paste: %s", short(out.Text))
+	}
+}
+
+// Long input arrives whole; of a line for a program that reads lines the model
+// is told what the terminal keeps.
+func TestTerminal_LongInput(t *testing.T) {
+	if !asUser(t) {
+		return
+	}
+	s := openTerminal(t, "debian")
+	s.begin()
+	var text strings.Builder
+	for i := range 600 {
+		fmt.Fprintf(&text, "%04d é日本🎉 ;'\"\\ $x `y` #{z} -- ~!\n", i)
+	}
+	out := s.enter("cat >/tmp/f <<'E''ND'\n"+text.String()+"END\nec''ho ok\n", prompts("ok"))
+	if got := s.sh(box.Agent, "cat /tmp/f"); got != text.String() {
+		t.Errorf("a here-document of %d bytes came as %s", text.Len(), short(got))
+	}
+	if len(out.Notes) != 0 {
+		t.Errorf("notes without a reason: %q", out.Notes)
+	}
+	long := strings.Repeat("0123456789abcdef", 1500) // more than the 16 KB of one message of tmux's
+	out = s.enter("printf %s "+long+" | wc -c\n", prompts(fmt.Sprint(len(long))))
+	if len(out.Notes) != 1 || !strings.Contains(out.Notes[0], "4095") {
+		t.Errorf("a line of 24,000 bytes: notes %q", out.Notes)
+	}
+	s.enter("clear; cat >/tmp/g\n", func(s string) bool { return s == "" })
+	s.enter(long+"\nnext\nC-d", has("C-d"))
+	out = s.enter("C-c", func(s string) bool { return strings.HasSuffix(s, "^C\n$") })
+	got := s.sh(box.Agent, "cat /tmp/g")
+	if want := long[:4095] + "\nnext\n"; got != want {
+		t.Errorf("cat got %s, want %s", short(got), short(want))
+	}
+}
+
+// Where the image has no bash, its sh is the shell. The model's server and all
+// else of the terminal's are gone when it is closed; what runs in the shell is
+// not.
+func TestTerminal_Ends(t *testing.T) {
+	if !asUser(t) {
+		return
+	}
+	s := openTerminal(t, "busybox")
+	s.enter("PS1='$ '\n", func(s string) bool { return strings.HasSuffix(s, "\n$") })
+	s.enter("(while :; do sleep 1; done) & echo $! >/tmp/p; ec''ho on\n", prompts("on"))
+	if err := s.Terminal.Close(); err != nil {
+		t.Error(err)
+	}
+	s.sh(box.Agent, "kill -0 $(cat /tmp/p)")
+	again := openTerminalIn(t, s.running)
+	again.enter("PS1='$ '\n", func(s string) bool { return strings.HasSuffix(s, "\n$") })
+	if err := again.Send(t.Context(), "exit\n", time.Hour); !errors.Is(err, terminus.ErrGone) {
+		t.Errorf("the end of the shell: %v", err)
+	}
+	if err := again.Send(t.Context(), "", time.Hour); !errors.Is(err, terminus.ErrGone) {
+		t.Errorf("after the end of the shell: %v", err)
+	}
+}
