@@ -126,6 +126,10 @@ func ReadIndex(cache string) (Index, error) {
 // task and content, and leaves out those whose image is gone. Several processes
 // may do so at a time.
 func Merge(ctx context.Context, cache string, add []Entry) error {
+	// Most runs find all as it is, and leave the cache as it was.
+	if x, err := ReadIndex(cache); err == nil && !x.merge(cache, add) {
+		return nil
+	}
 	if err := os.MkdirAll(filepath.Join(cache, "locks"), 0o755); err != nil {
 		return fmt.Errorf("the index of %s: %w", cache, err)
 	}
@@ -138,17 +142,7 @@ func Merge(ctx context.Context, cache string, add []Entry) error {
 	if err != nil {
 		return err
 	}
-	before := slices.Clone(x.Images)
-	x.Images = append(slices.Clone(add), x.Images...)
-	slices.SortStableFunc(x.Images, Entry.compare) // the new before the old
-	x.Images = slices.CompactFunc(x.Images, func(a, b Entry) bool { return a.compare(b) == 0 })
-	x.Images = slices.DeleteFunc(x.Images, func(e Entry) bool {
-		_, err := os.Stat(filepath.Join(cache, e.Image))
-		return errors.Is(err, fs.ErrNotExist)
-	})
-	if slices.EqualFunc(before, x.Images, func(a, b Entry) bool {
-		return a.compare(b) == 0 && a.Key == b.Key && a.Image == b.Image && slices.Equal(a.Files, b.Files)
-	}) {
+	if !x.merge(cache, add) {
 		return nil
 	}
 	data, err := json.MarshalIndent(x, "", "  ")
@@ -158,5 +152,20 @@ func Merge(ctx context.Context, cache string, add []Entry) error {
 	return atomicfile.Write(filepath.Join(cache, IndexFile), func(w io.Writer) error {
 		_, err := w.Write(append(data, '\n'))
 		return err
+	})
+}
+
+// merge is what Merge does to an index, and whether that changes it.
+func (x *Index) merge(cache string, add []Entry) bool {
+	before := slices.Clone(x.Images)
+	x.Images = append(slices.Clone(add), x.Images...)
+	slices.SortStableFunc(x.Images, Entry.compare) // the new before the old
+	x.Images = slices.CompactFunc(x.Images, func(a, b Entry) bool { return a.compare(b) == 0 })
+	x.Images = slices.DeleteFunc(x.Images, func(e Entry) bool {
+		_, err := os.Stat(filepath.Join(cache, e.Image))
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	return !slices.EqualFunc(before, x.Images, func(a, b Entry) bool {
+		return a.compare(b) == 0 && a.Key == b.Key && a.Image == b.Image && slices.Equal(a.Files, b.Files)
 	})
 }
