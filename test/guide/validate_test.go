@@ -2,9 +2,11 @@ package guide
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -39,7 +41,7 @@ func TestExamples_ValidateArray(t *testing.T) {
 		r := p.submit(args...)
 		got, files := p.rewards("validate-*.jsonl")
 		logs := p.logs("validate-*.log")
-		if len(files) != jobs || r.code != 3 { // the largest one of theirs: reward-text has no verdict
+		if len(files) != jobs || r.code != 1 && r.code != 3 { // a broken grader, and no verdict: whose is whose share, and the larger code is told
 			t.Errorf("%d files of records, exit code %d\n%s%s", len(files), r.code, r.stderr, logs)
 		}
 		for name, n := range files {
@@ -50,7 +52,7 @@ func TestExamples_ValidateArray(t *testing.T) {
 		for _, name := range names {
 			for agent, want := range map[string]string{"oracle": wants[name].Oracle, "nop": wants[name].Nop} {
 				if want == "n/a" {
-					want = ""
+					want = "solution_missing"
 				}
 				if got := got[agent+" "+name]; got != want {
 					t.Errorf("%s of %s: %q, want %q", agent, name, got, want)
@@ -84,14 +86,14 @@ func (p place) rewards(pattern string) (all map[string]string, files map[string]
 			var one struct {
 				Task      string
 				AgentInfo struct{ Name string } `json:"agent_info"`
-				Reward    json.Number
+				Reward    float64
 				Fault     *struct{ Class string }
 			}
 			if err := json.Unmarshal([]byte(line), &one); err != nil {
 				p.t.Fatal(err)
 			}
 			files[filepath.Base(name)]++
-			key, value := one.AgentInfo.Name+" "+filepath.Base(one.Task), one.Reward.String()
+			key, value := one.AgentInfo.Name+" "+filepath.Base(one.Task), strconv.FormatFloat(math.Round(one.Reward*1e4)/1e4, 'f', -1, 64)
 			if one.Fault != nil {
 				value = one.Fault.Class
 			}

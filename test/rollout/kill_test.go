@@ -47,62 +47,76 @@ func TestRun_Killed(t *testing.T) {
 	if full() {
 		kills = 20
 	}
+	// kill has a run killed at the nth thing that it does.
+	kill := func(p *place, nth int) {
+		cmd, was := command(p), 0
+		stop := moments.Watch(p.t, func(n int) {
+			if n == nth {
+				was = len(p.processes())
+				_ = cmd.Process.Kill()
+			}
+		}, p.path("out"), p.path("scratch"), p.path("tmp"))
+		if err := cmd.Start(); err != nil {
+			p.t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		stop()
+		if cmd.ProcessState.ExitCode() < 0 {
+			killed++
+		}
+		if was > 1 {
+			running++
+		}
+		moments.Gone(p.t, p.processes)
+		p.nothing("after the kill")
+		p.t.Logf("killed with %d processes, %s", was, phases(p.path("out")))
+	}
+	finish := func(p *place) {
+		p.hourLater()
+		got := p.ended(command(p))
+		if !maps.Equal(got.records, want.records) || got.code != want.code {
+			p.t.Errorf("exit code %d, %v\nundisturbed %d, %v", got.code, got.records, want.code, want.records)
+		}
+		if !slices.Equal(got.files, want.files) {
+			p.t.Errorf("the files of the run are\n%q\nundisturbed\n%q", got.files, want.files)
+		}
+		moments.Gone(p.t, p.processes)
+		p.nothing("in the end")
+		for _, dir := range []string{"scratch", "tmp"} {
+			if left := p.files(dir); len(left) > 0 {
+				p.t.Errorf("left in %s: %q", dir, left)
+			}
+		}
+		for _, dir := range []string{"out", "tmp"} { // for the next
+			if err := os.RemoveAll(p.path(dir)); err != nil {
+				p.t.Fatal(err)
+			}
+			p.mkdir(dir)
+		}
+	}
+	finish(p)
 	random := rand.New(rand.NewPCG(6, 20))
 	for i := range kills {
 		nth := 1 + (i*total+random.IntN(total))/kills // one in each part of the run
 		t.Run(fmt.Sprintf("%d of %d", nth, total), func(t *testing.T) {
 			p := *p
 			p.t = t
-			for _, dir := range []string{"out", "tmp"} {
-				if err := os.RemoveAll(p.path(dir)); err != nil {
-					t.Fatal(err)
-				}
-				p.mkdir(dir)
-			}
-			cmd := command(&p)
-			was := 0
-			stop := moments.Watch(t, func(n int) {
-				if n == nth {
-					was = len(p.processes())
-					_ = cmd.Process.Kill()
-				}
-			}, p.path("out"), p.path("scratch"), p.path("tmp"))
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			_ = cmd.Wait()
-			stop()
-			if cmd.ProcessState.ExitCode() < 0 {
-				killed++
-			}
-			if was > 1 {
-				running++
-			}
-			moments.Gone(t, p.processes)
-			p.nothing("after the kill")
-			t.Logf("killed with %d processes, %s", was, phases(p.path("out")))
-
-			p.hourLater()
-			got := p.ended(command(&p))
-			if !maps.Equal(got.records, want.records) || got.code != want.code {
-				t.Errorf("exit code %d, %v\nundisturbed %d, %v", got.code, got.records, want.code, want.records)
-			}
-			if !slices.Equal(got.files, want.files) {
-				t.Errorf("the files of the run are\n%q\nundisturbed\n%q", got.files, want.files)
-			}
-			moments.Gone(t, p.processes)
-			p.nothing("in the end")
-			for _, dir := range []string{"scratch", "tmp"} {
-				if left := p.files(dir); len(left) > 0 {
-					t.Errorf("left in %s: %q", dir, left)
-				}
-			}
+			kill(&p, nth)
+			finish(&p)
 		})
 	}
 	// How much a run does is not always the same.
 	if !t.Failed() && (killed < kills*3/4 || running < kills/2) {
 		t.Errorf("of %d runs only %d were killed before they had ended, %d with containers", kills, killed, running)
 	}
+	t.Run("again and again", func(t *testing.T) {
+		p := *p
+		p.t = t
+		for range kills { // each goes on a little
+			kill(&p, 1+random.IntN(2*total/kills))
+		}
+		finish(&p)
+	})
 }
 
 // ended is a run that came to its end.

@@ -1,15 +1,8 @@
 package rollout
 
 import (
-	"context"
-	"errors"
-	"math/rand/v2"
-	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"fence/test/bed"
 )
@@ -71,52 +64,5 @@ func TestVerdicts(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Logf("%s", r.stderr)
-	}
-}
-
-// A run that is killed again and again, whenever that is, comes to the results of
-// one that is not, and nothing of it is left in the end.
-func TestRun_KilledOften(t *testing.T) {
-	p := newPlace(t)
-	for _, name := range []string{"a", "b", "c", "d"} {
-		p.task(name, "sleep 0.2; touch /it; (setsid sleep 1000 >/dev/null 2>&1 &)\n", rewards, "")
-	}
-	p.task("e", ":\n", rewards, "")
-	times := 4
-	if os.Getenv("TEST_FULL") != "" {
-		times = 20
-	}
-	args := p.args("run", "--agent", "oracle", "-n", "2")
-	killed := 0
-	for range times {
-		// Any moment of a run, the first milliseconds as well as the last.
-		ctx, cancel := context.WithTimeout(t.Context(), rand.N(4*time.Second))
-		cmd := p.command(args...)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
-		select {
-		case <-ended:
-		case <-ctx.Done():
-			_ = cmd.Process.Signal(syscall.SIGKILL)
-			if err := <-ended; errors.As(err, new(*exec.ExitError)) {
-				killed++
-			}
-		}
-		cancel()
-	}
-	r := p.run(p.command(args...))
-	if r.code != 0 || len(r.records) != 5 {
-		t.Fatalf("after %d kills: exit code %d, %d records\n%s", killed, r.code, len(r.records), r.stderr)
-	}
-	for name, want := range map[string]string{"a": "1", "b": "1", "c": "1", "d": "1", "e": "0"} {
-		if rec := r.records["oracle "+name]; word(rec) != want || rec.Tries != 1 {
-			t.Errorf("%s: %s at try %d, want %s", name, word(rec), rec.Tries, want)
-		}
-	}
-	if killed == 0 {
-		t.Error("it was never killed")
 	}
 }
