@@ -113,6 +113,30 @@ func New(o Options) (*Watch, error) {
 	return w, nil
 }
 
+// Folders are the image's folders in which programs look for each other, as far
+// as it has them. Of an overlay that has them from the start no change is
+// missed: what comes and goes at once in a folder that comes with it is.
+func Folders(image string) ([]string, error) {
+	w, err := New(Options{Image: image})
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	all := slices.Concat([]string{"etc"}, w.judge.path, libraryFolders(w.judge.image), w.judge.pythonFolders(""), w.judge.perlFolders())
+	vars, _ := sif.Environment(w.image.Config)
+	for _, v := range vars {
+		if v[0] == "PATH" {
+			for _, d := range strings.Split(v[1], ":") {
+				if d = w.resolve(d); d != "" {
+					all = append(all, d)
+				}
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
 // Close ends the watching and closes the image.
 func (w *Watch) Close() error {
 	if w.opened != nil {
