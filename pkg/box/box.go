@@ -57,7 +57,10 @@ type Options struct {
 	Binds                   []Bind            // folders and files of the node, read-only
 	Env                     map[string]string // of every command, over the image's
 	Limits                  Limits
-	Private                 []string // folders that the verifier alone has; nil: /tests, /logs/verifier
+	// Folders of the image's, relative to the root, are in the overlay from the
+	// start, as they are in the image: what happens in them can be heard there.
+	Folders []string
+	Private []string // folders that the verifier alone has; nil: /tests, /logs/verifier
 }
 
 // Open is what both domains may over their policies, as [[open]] in one: a path
@@ -138,6 +141,9 @@ func start(ctx context.Context, o Options, config Config, users map[string]Accou
 		said: apptainer.Tail{Most: 16 << 10}, done: make(chan struct{}),
 	}
 	own, err := o.prepare()
+	if err == nil {
+		err = o.folders()
+	}
 	if err != nil {
 		return nil, errors.Join(startError(err), tree.RemoveAll(o.Scratch))
 	}

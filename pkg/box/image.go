@@ -5,9 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"os"
 	"path"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/moby/sys/user"
 
@@ -74,6 +79,47 @@ func (o Options) inspect() (Config, map[string]Account, error) {
 		}
 	}
 	return c, users, nil
+}
+
+// folders makes Folders, and those around them, in the overlay that is to be.
+func (o Options) folders() error {
+	if len(o.Folders) == 0 {
+		return nil
+	}
+	img, err := sif.Open(o.Image)
+	if err != nil {
+		return err
+	}
+	defer img.Close()
+	upper := filepath.Join(o.in("overlay"), "upper")
+	if err := os.Mkdir(upper, 0o755); err != nil {
+		return err
+	}
+	made := map[string]sif.Entry{}
+	for _, dir := range o.Folders {
+		parts := strings.Split(dir, "/")
+		for i := range parts {
+			p := path.Join(parts[:i+1]...)
+			if _, ok := made[p]; ok {
+				continue
+			}
+			e, err := img.Lookup(p)
+			if err != nil || !e.Mode.IsDir() {
+				break
+			}
+			if err := os.Mkdir(filepath.Join(upper, p), 0o700); err != nil {
+				return err
+			}
+			made[p] = e
+		}
+	}
+	for _, p := range slices.Backward(slices.Sorted(maps.Keys(made))) { // what is in them first
+		at := filepath.Join(upper, p)
+		if err := errors.Join(os.Chmod(at, made[p].Mode), os.Chtimes(at, time.Time{}, made[p].MTime)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func invalid(err error) error {

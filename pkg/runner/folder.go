@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"fence/pkg/internal/lockfile"
 	"fence/pkg/internal/text"
 	"fence/pkg/result"
@@ -70,6 +72,9 @@ func orNone(s string) string {
 
 // openFolder makes the job folder, or takes one with the same settings.
 func openFolder(ctx context.Context, o Options, mine []Item) (*folder, error) {
+	if err := noLink(filepath.Join(o.Out, ours)); err != nil {
+		return nil, fmt.Errorf("the job folder: %w", err)
+	}
 	locks := filepath.Join(o.Out, ours, "locks")
 	if err := os.MkdirAll(locks, 0o755); err != nil {
 		return nil, fmt.Errorf("the job folder: %w", err)
@@ -104,7 +109,7 @@ func openFolder(ctx context.Context, o Options, mine []Item) (*folder, error) {
 	case err != nil:
 		return nil, err
 	}
-	if f.out, err = os.OpenFile(filepath.Join(o.Out, result.JobLog), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644); err != nil {
+	if f.out, err = os.OpenFile(filepath.Join(o.Out, result.JobLog), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644); err != nil {
 		return nil, err
 	}
 	f.log("begins: %d of %d trials, %d at a time", len(mine), len(o.Items), o.Jobs)
@@ -219,10 +224,14 @@ func (f *folder) done(i Item) (t *result.Trial, changed bool) {
 // removed. It says which try it is.
 func (f *folder) prepare(i Item) (dir string, tries int, err error) {
 	dir = f.dir(i)
+	earlier := filepath.Join(dir, result.RetriesFolder)
+	// What is in them is moved and removed: it must not be somebody else's.
+	if err := errors.Join(noLink(dir), noLink(earlier)); err != nil {
+		return dir, 0, fmt.Errorf("the folder of a trial: %w", err)
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return dir, 0, fmt.Errorf("the folder of a trial: %w", err)
 	}
-	earlier := filepath.Join(dir, result.RetriesFolder)
 	// A try is whole in retries/ with its result, which comes there last.
 	for tries = 1; ; tries++ {
 		if _, err := os.Lstat(filepath.Join(earlier, strconv.Itoa(tries), result.ResultFile)); err != nil {
@@ -265,6 +274,14 @@ func (f *folder) prepare(i Item) (dir string, tries int, err error) {
 		return dir, 0, fmt.Errorf("the folder of a trial: %w", err)
 	}
 	return dir, tries, nil
+}
+
+// noLink refuses a folder that is a link: what is in it is another folder's.
+func noLink(dir string) error {
+	if st, err := os.Lstat(dir); err == nil && st.Mode()&fs.ModeSymlink != 0 {
+		return fmt.Errorf("%s is a link; remove it, or name another folder for the results", dir)
+	}
+	return nil
 }
 
 func (f *folder) config(i Item) result.Config {

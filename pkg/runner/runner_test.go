@@ -734,3 +734,37 @@ func TestRun_Thousand(t *testing.T) {
 	}
 	t.Logf("the second run took %v", time.Since(began))
 }
+
+// What is removed and moved in a trial's folder is never another folder's, which
+// a link there leads to.
+func TestRun_Links(t *testing.T) {
+	items := Items(specs(1), oracle, 1)
+	for _, name := range []string{items[0].Name, items[0].Name + "/retries", ".rollout", "job.log"} {
+		o := options(t, items)
+		others := filepath.Join(t.TempDir(), "others")
+		mine := filepath.Join(others, "mine")
+		at := filepath.Join(o.Out, name)
+		err := errors.Join(os.MkdirAll(others, 0o755), os.WriteFile(mine, []byte("mine"), 0o644), os.MkdirAll(filepath.Dir(at), 0o755))
+		to := others
+		if name == "job.log" {
+			to = mine
+		}
+		if err := errors.Join(err, os.Symlink(to, at)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Run(t.Context(), o); err == nil {
+			t.Errorf("%s: a link was taken", name)
+		}
+		entries, _ := os.ReadDir(others)
+		if data, err := os.ReadFile(mine); err != nil || string(data) != "mine" || len(entries) != 1 {
+			t.Errorf("%s: %q, %v, %d entries", name, data, err, len(entries))
+		}
+		// The control: without it the run goes on.
+		if err := os.Remove(at); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := Run(t.Context(), o); err != nil || !s.Done() {
+			t.Errorf("%s: the control: %+v, %v", name, s, err)
+		}
+	}
+}

@@ -51,7 +51,7 @@ func (w *Watch) Find(alive bool) (found []result.Taint, unknown string, err erro
 	for p := range w.agents {
 		f.rest[p] = true
 	}
-	if err := w.each(f.visit); err != nil && err != errEnough {
+	if err := w.each(f.visit, nil); err != nil && err != errEnough {
 		return nil, "", fmt.Errorf("looking for what the verifier loaded of the agent's: %w", err)
 	}
 	for p := range f.rest { // removed since: by the verifier, or to hide it
@@ -65,6 +65,11 @@ func (w *Watch) Find(alive bool) (found []result.Taint, unknown string, err erro
 	}
 	if err := f.gone(); err != nil && err != errEnough {
 		return nil, "", err
+	}
+	for _, p := range w.removed {
+		if w.judge.has(p) && !w.judge.tellsOf(p) {
+			f.found = append(f.found, result.Taint{Path: "/" + p, Why: "is gone, and was in the image: tests that call it may take that for an answer"})
+		}
 	}
 	slices.SortFunc(f.found, func(a, b result.Taint) int { return strings.Compare(a.Path, b.Path) })
 	if len(f.found) > enough {

@@ -83,14 +83,15 @@ type touched struct {
 
 // Watch follows one trial's container. It is not for concurrent use.
 type Watch struct {
-	o      Options
-	image  *sif.Image
-	judge  judge
-	before map[string]state   // what was there when the agent began, of the kinds that count
-	agents map[string]touched // what it changed, in all steps, of the kinds that count
-	made   map[uint64]bool    // the inodes of all that it changed, of any kind
-	opened *opened
-	lost   string // why it is not known what was opened
+	o       Options
+	image   *sif.Image
+	judge   judge
+	before  map[string]state   // what was there when the agent began, of the kinds that count
+	agents  map[string]touched // what it changed, in all steps, of the kinds that count
+	made    map[uint64]bool    // the inodes of all that it changed, of any kind
+	removed []string           // programs by whose absence tests are led astray, of its doing
+	opened  *opened
+	lost    string // why it is not known what was opened
 }
 
 // New prepares for a trial. The image has to stay where it is until Close.
@@ -111,6 +112,30 @@ func New(o Options) (*Watch, error) {
 	}
 	w.judge = judge{pl, newIndex(img), o.Instruction}
 	return w, nil
+}
+
+// Folders are the image's folders in which programs look for each other, as far
+// as it has them. Of an overlay that has them from the start no change is
+// missed: what comes and goes at once in a folder that comes with it is.
+func Folders(image string) ([]string, error) {
+	w, err := New(Options{Image: image})
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	all := slices.Concat([]string{"etc"}, w.judge.path, libraryFolders(w.judge.image), w.judge.pythonFolders(""), w.judge.perlFolders())
+	vars, _ := sif.Environment(w.image.Config)
+	for _, v := range vars {
+		if v[0] == "PATH" {
+			for _, d := range strings.Split(v[1], ":") {
+				if d = w.resolve(d); d != "" {
+					all = append(all, d)
+				}
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
 }
 
 // Close ends the watching and closes the image.
@@ -157,14 +182,18 @@ func (w *Watch) resolve(d string) string {
 }
 
 // each visits what is in the upper folder but for whiteouts and the overlay's
-// own files (fuse-overlayfs: .wh.NAME; both kinds of overlay: a device 0:0).
-func (w *Watch) each(f func(v *tree.Visited) error) error {
+// own files (fuse-overlayfs: .wh.NAME; both kinds of overlay: a device 0:0), of
+// which removed, if it is not nil, is told what they stand for.
+func (w *Watch) each(f func(v *tree.Visited) error, removed func(p string)) error {
 	n := 0
 	return tree.Visit(w.o.Upper, most, func(v *tree.Visited) error {
 		if n++; n > tooMany {
 			return fmt.Errorf("the agent made more than %d files", tooMany)
 		}
-		if v.Mode&unix.S_IFMT == unix.S_IFCHR || strings.HasPrefix(path.Base(v.Path), ".wh.") {
+		if name, is := strings.CutPrefix(path.Base(v.Path), ".wh."); is || v.Mode&unix.S_IFMT == unix.S_IFCHR {
+			if removed != nil {
+				removed(path.Join(path.Dir(v.Path), name))
+			}
 			return nil
 		}
 		return f(v)
@@ -180,7 +209,7 @@ func (w *Watch) Before() error {
 			w.before[v.Path] = stateOf(v)
 		}
 		return nil
-	})
+	}, nil)
 	if err != nil {
 		return fmt.Errorf("listing what the container has before its agent begins: %w", err)
 	}
@@ -204,7 +233,12 @@ func (w *Watch) After() error {
 	}
 	w.made = map[uint64]bool{}
 	m := marker{Watch: w, now: map[string]touched{}, heard: map[string]bool{}}
-	err = w.each(m.visit)
+	w.removed = nil
+	err = w.each(m.visit, func(p string) {
+		if k, _ := w.judge.kindOf(p); k == command && interpreter.MatchString(path.Base(p)) {
+			w.removed = append(w.removed, p)
+		}
+	})
 	if w.opened != nil {
 		if err := w.opened.begin(); err != nil {
 			w.lost = err.Error()

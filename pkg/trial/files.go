@@ -95,19 +95,21 @@ func add(out *tar.Writer, entries ...entry) error {
 type most struct {
 	file  int64 // bytes of a file; what is over is cut, and a line says so
 	all   int64 // bytes together
+	read  int64 // bytes that are asked for, those included that are cut: a file with holes has no end
 	files int
 }
 
 // Of the logs a person reads both ends at most; artifacts are whole or not there.
 var (
-	logsMost      = most{file: 64 << 20, all: 512 << 20, files: 20_000}
-	artifactsMost = most{file: 0, all: 4 << 30, files: 200_000}
+	logsMost      = most{file: 64 << 20, all: 512 << 20, read: 4 << 30, files: 20_000}
+	artifactsMost = most{file: 0, all: 4 << 30, read: 4 << 30, files: 200_000}
 )
 
 // took is what unpack made of a stream.
 type took struct {
 	files int
 	bytes int64
+	read  int64    // what was asked for, see most
 	left  []string // what was left out or cut, one line each
 	links []string // names of those that are not here
 }
@@ -158,6 +160,9 @@ func unpack(stream io.Reader, dir string, m most, skip func(name string) bool, a
 			t.links = append(t.links, name)
 			t.left = append(t.left, fmt.Sprintf("%s is a link to %s", name, h.Linkname))
 			continue
+		}
+		if t.read += h.Size; m.read > 0 && t.read > m.read {
+			return t, fmt.Errorf("%w: with %.200q, %d bytes, over %d MB", errTooMuch, name, h.Size, m.read>>20)
 		}
 		size := h.Size
 		if m.file > 0 {

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -60,6 +61,25 @@ func TestUnpack(t *testing.T) {
 	if _, err := unpack(tarOf(t, tar.Header{Name: "a", Size: 101}), t.TempDir(), most{all: 100, files: 5}, nil, nil); !errors.Is(err, errTooMuch) {
 		t.Errorf("101 bytes of 100: %v", err)
 	}
+	// A file of holes that would take hours to come, for a little of it.
+	stream := io.MultiReader(bytes.NewReader(headerOf(t, tar.Header{Name: "holes", Size: 1 << 40, Mode: 0o644})), endless{})
+	if got, err := unpack(stream, t.TempDir(), logsMost, nil, nil); !errors.Is(err, errTooMuch) || got.bytes > 0 {
+		t.Errorf("1 TB: %+v, %v", got, err)
+	}
+}
+
+// endless is a file without an end.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+func headerOf(t *testing.T, h tar.Header) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := tar.NewWriter(&b).WriteHeader(&h); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
 }
 
 func TestPack(t *testing.T) {

@@ -201,6 +201,7 @@ func (r *run) account(b Box) {
 
 func (r *run) all(ctx context.Context) error {
 	if err := r.timed("start", &r.r.EnvironmentSetup, func() (err error) {
+		r.Box.Folders, _ = taint.Folders(r.Box.Image) // an image that cannot be read is told of by the start
 		if r.box, err = r.start(ctx, "box", r.Spec.Environment, r.Box); err != nil {
 			return err
 		}

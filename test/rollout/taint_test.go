@@ -27,6 +27,10 @@ func judge(t *testing.T, image, instruction string) *judged {
 	o := options(t, image)
 	o.Binds = []box.Bind{{Source: filepath.Join(bed.Dir(), "wheels"), Target: "/wheels", Why: "wheels"}}
 	o.Private = []string{"/tests", "/logs/verifier", "/.verifier"}
+	var err error
+	if o.Folders, err = taint.Folders(o.Image); err != nil {
+		t.Fatal(err)
+	}
 	r := start(t, o)
 	w, err := taint.New(taint.Options{
 		Upper: r.Upper(), Image: o.Image, Workdir: "/app", Private: o.Private, Instruction: instruction, Runs: "/tests/test.sh",
