@@ -24,6 +24,7 @@ are compared with the first. "-" reads the records that a run prints.
   rollout report $RUN
   rollout report $RUN --markdown > report.md
   rollout run tasks/ --agent oracle --out $RUN | rollout report -
+  rollout report $RUN --json | jq -r '.runs[].datasets[].fit[]' > fit.txt
   rollout report $BEFORE $AFTER
   rollout report $RUN --html $RUN/report && firefox $RUN/report/index.html
 
@@ -84,7 +85,7 @@ func reportRuns(c *urfave.Context) error {
 			return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("writing the record: %w", err)}
 		}
 	case c.Bool("markdown"):
-		report.Markdown(out, report.Blocks(r))
+		report.Markdown(out, append(report.Blocks(r), report.Words()))
 	case c.String("html") == "":
 		report.Text(out, report.Blocks(r), cli.Columns(out))
 	}

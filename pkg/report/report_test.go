@@ -392,3 +392,35 @@ func TestHostile(t *testing.T) {
 		wide(t, text.String(), 80)
 	}
 }
+
+// A task is fit when every attempt of both agents came out as it must.
+func TestFit(t *testing.T) {
+	for _, c := range []struct {
+		what, oracle, nop string
+		fit               bool
+	}{
+		{"as it must be", "1", "0", true},
+		{"part of the reward for nothing", "1", "0.5", true},
+		{"solved in part", "0.5", "0", false},
+		{"solved by nothing", "1", "1", false},
+		{"no solution", "setup solution_missing task", "0", false},
+		{"no verdict on nothing", "1", "verify reward_missing task", false},
+		{"no nop", "1", "", false},
+		{"no oracle", "", "0", false},
+	} {
+		var in Input
+		for agent, verdict := range map[string]string{"oracle": c.oracle, "nop": c.nop} {
+			if verdict != "" {
+				in.Trials = append(in.Trials, trial("set", "task", agent, verdict))
+			}
+		}
+		d := Summarise(in).Runs[0].Datasets[0]
+		if want := map[bool][]string{true: {"/data/set/task"}, false: {}}[c.fit]; !slices.Equal(d.Fit, want) {
+			t.Errorf("%s: fit are %q, want %q", c.what, d.Fit, want)
+		}
+	}
+	flaky := Summarise(Input{Trials: []Trial{trial("set", "task", "oracle", "1"), trial("set", "task", "oracle", "0", attempt(2)), trial("set", "task", "nop", "0")}})
+	if d := flaky.Runs[0].Datasets[0]; len(d.Fit) != 0 {
+		t.Errorf("a task whose solution passes one time of two is fit: %q", d.Fit)
+	}
+}
