@@ -13,6 +13,7 @@ import (
 	"fence/pkg/cli"
 	"fence/pkg/page"
 	"fence/pkg/report"
+	"fence/pkg/result"
 )
 
 const reportHelp = `Counts what came of trials: for each dataset how many images, oracles and
@@ -158,6 +159,9 @@ func showTrial(c *urfave.Context) error {
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return cli.Usagef("'rollout report RUN' names the trials", "%s is no trial's folder", dir)
 	}
+	if err := notRun(dir); err != nil {
+		return err
+	}
 	t, err := report.ReadTrial(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -166,5 +170,18 @@ func showTrial(c *urfave.Context) error {
 		return &cli.Error{Code: cli.Unknown, Err: err}
 	}
 	report.Text(c.App.Writer, report.Show(t, c.Int("lines")), cli.Columns(c.App.Writer))
+	return nil
+}
+
+// notRun refuses the folder of a run, or of a validation, in the place of one
+// trial's.
+func notRun(dir string) error {
+	for _, of := range []string{"", "oracle", "nop"} {
+		var job result.Job // a trial's record has no updated_at
+		if result.ReadJob(filepath.Join(dir, of, result.ResultFile), &job) != nil || job.UpdatedAt.IsZero() {
+			continue
+		}
+		return cli.Usagef("'rollout report "+dir+"' names its trials", "%s is the folder of a run, not of a trial", dir)
+	}
 	return nil
 }

@@ -331,8 +331,8 @@ func TestLikely(t *testing.T) {
 	for text, want := range map[string]string{
 		"error: No interpreter found for Python 3.13 in managed installations": "graders need Python 3.13 (sifbuild wheelhouse --grader)",
 		"bash: line 1: tmux: command not found":                                "images have no tmux (sifbuild build --require tmux)",
-		"/tests/test.sh: 3: uvx: not found":                                    "there is no uvx",
-		"/tests/test.sh: line 9: uvx: command not found":                       "there is no uvx",
+		"/tests/test.sh: 3: uvx: not found":                                    "graders need uvx (sifbuild wheelhouse --grader)",
+		"/tests/test.sh: line 9: uvx: command not found":                       "graders need uvx (sifbuild wheelhouse --grader)",
 		"/bin/sh: /tests/test.sh: not found":                                   "images lack what the first line of tests/test.sh names",
 		"/solution/solve.sh: cannot execute: required file not found":          "images lack what the first line of solution/solve.sh names",
 		"bash: /tests/test.sh: /usr/bin/python3.13: bad interpreter: No such":  "images lack what the first line of tests/test.sh names",
@@ -422,5 +422,22 @@ func TestFit(t *testing.T) {
 	flaky := Summarise(Input{Trials: []Trial{trial("set", "task", "oracle", "1"), trial("set", "task", "oracle", "0", attempt(2)), trial("set", "task", "nop", "0")}})
 	if d := flaky.Runs[0].Datasets[0]; len(d.Fit) != 0 {
 		t.Errorf("a task whose solution passes one time of two is fit: %q", d.Fit)
+	}
+}
+
+// What a solution printed says more than its exit code, and that more than nothing.
+func TestLikely_ExitCode(t *testing.T) {
+	ended := func(code int) func(*Trial) { return func(t *Trial) { t.Agent.ExitCode = &code } }
+	for want, one := range map[string]Trial{
+		"the solution ended with 3":     trial("s", "t", "oracle", "0", ended(3), printed("0 of 1")),
+		"":                              trial("s", "t", "oracle", "0", ended(0), printed("0 of 1")),
+		"there is no Python module foo": trial("s", "t", "oracle", "0", ended(3), printed("ModuleNotFoundError: No module named 'foo'")),
+	} {
+		if got := Likely(one); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if got := Likely(trial("s", "t", "oracle", "1", ended(3))); got != "" {
+		t.Errorf("of a solution that passed: %q", got)
 	}
 }
