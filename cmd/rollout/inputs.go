@@ -64,11 +64,17 @@ func inputs(ctx context.Context, c *urfave.Context, args []string) ([]item, []ta
 		}
 		find.records(lines)
 	}
+	if len(args) == 1 && args[0] == "-" && len(bytes.TrimSpace(lines)) == 0 {
+		return nil, nil, cli.Usagef("of a pipe, what stands before rollout says why", "no task: standard input had no line")
+	}
 	tasks, skipped, err := task.Find(args, task.Selection{
 		Stdin:   bytes.NewReader(lines),
 		Include: c.StringSlice("include"), Exclude: c.StringSlice("exclude"),
 		PerDataset: c.Int("per-dataset"), Limit: c.Int("limit"), Seed: c.Uint64("seed"),
 	})
+	if errors.Is(err, task.ErrNames) {
+		return nil, skipped, cli.Usagef("a GLOB is for the whole name of a task's folder, such as 'web-*'", "%w", err)
+	}
 	if err != nil {
 		return nil, skipped, cli.Usagef("a task is a folder with task.toml, instruction.md, environment/ and tests/test.sh", "%w", err)
 	}
@@ -276,5 +282,31 @@ func saySkipped(w io.Writer, skipped []task.Skipped) {
 			return
 		}
 		fmt.Fprintf(w, "rollout: skipped %s: %s\n", cli.Printable(s.Path), cli.Printable(s.Reason))
+	}
+}
+
+// sayWarnings says what is not as it was meant in task files, each thing once.
+func sayWarnings(w io.Writer, items []item) {
+	const most = 10
+	var texts []string
+	of := map[string][]string{}
+	for _, it := range items {
+		for _, text := range it.Warnings {
+			if of[text] == nil {
+				texts = append(texts, text)
+			}
+			of[text] = append(of[text], it.Task.Name)
+		}
+	}
+	for i, text := range texts {
+		if i == most {
+			fmt.Fprintf(w, "rollout: and %d more warnings: they are in the records\n", len(texts)-most)
+			return
+		}
+		who := of[text][0]
+		if n := len(of[text]) - 1; n > 0 {
+			who += fmt.Sprintf(" and %d more", n)
+		}
+		fmt.Fprintf(w, "rollout: warning: %s: %s\n", cli.Printable(who), cli.Printable(text))
 	}
 }

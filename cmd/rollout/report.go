@@ -13,6 +13,7 @@ import (
 	"fence/pkg/cli"
 	"fence/pkg/page"
 	"fence/pkg/report"
+	"fence/pkg/result"
 )
 
 const reportHelp = `Counts what came of trials: for each dataset how many images, oracles and
@@ -24,6 +25,7 @@ are compared with the first. "-" reads the records that a run prints.
   rollout report $RUN
   rollout report $RUN --markdown > report.md
   rollout run tasks/ --agent oracle --out $RUN | rollout report -
+  rollout report $RUN --json | jq -r '.runs[].datasets[].fit[]' > fit.txt
   rollout report $BEFORE $AFTER
   rollout report $RUN --html $RUN/report && firefox $RUN/report/index.html
 
@@ -84,7 +86,7 @@ func reportRuns(c *urfave.Context) error {
 			return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("writing the record: %w", err)}
 		}
 	case c.Bool("markdown"):
-		report.Markdown(out, report.Blocks(r))
+		report.Markdown(out, append(report.Blocks(r), report.Words()))
 	case c.String("html") == "":
 		report.Text(out, report.Blocks(r), cli.Columns(out))
 	}
@@ -157,6 +159,9 @@ func showTrial(c *urfave.Context) error {
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return cli.Usagef("'rollout report RUN' names the trials", "%s is no trial's folder", dir)
 	}
+	if err := notRun(dir); err != nil {
+		return err
+	}
 	t, err := report.ReadTrial(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -165,5 +170,18 @@ func showTrial(c *urfave.Context) error {
 		return &cli.Error{Code: cli.Unknown, Err: err}
 	}
 	report.Text(c.App.Writer, report.Show(t, c.Int("lines")), cli.Columns(c.App.Writer))
+	return nil
+}
+
+// notRun refuses the folder of a run, or of a validation, in the place of one
+// trial's.
+func notRun(dir string) error {
+	for _, of := range []string{"", "oracle", "nop"} {
+		var job result.Job // a trial's record has no updated_at
+		if result.ReadJob(filepath.Join(dir, of, result.ResultFile), &job) != nil || job.UpdatedAt.IsZero() {
+			continue
+		}
+		return cli.Usagef("'rollout report "+dir+"' names its trials", "%s is the folder of a run, not of a trial", dir)
+	}
 	return nil
 }

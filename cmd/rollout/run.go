@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -160,7 +161,7 @@ func newJob(c *urfave.Context) (*setup, error) {
 			if len(f.flag) == 1 {
 				dashes = "-"
 			}
-			return nil, cli.Usagef("", "%s%s: %d is no number of trials", dashes, f.flag, n)
+			return nil, cli.Usagef(fmt.Sprintf("%d or more", f.least), "%s%s: %d is no number of trials", dashes, f.flag, n)
 		}
 	}
 	shard, err := job.This().ParseShard(c.String("shard"))
@@ -200,9 +201,18 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 		return nil, err
 	}
 	j.items = items
+	sayWarnings(os.Stderr, items)
+	if err := apart(out, items); err != nil {
+		stop()
+		return nil, err
+	}
 	if !slices.ContainsFunc(items, func(it item) bool { return it.broken == nil }) {
 		stop()
 		return nil, cli.Usagef(items[0].broken.Hint, "none of %d tasks has an image; %s: %s", len(items), items[0].Task.Name, items[0].broken.Message)
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		stop()
+		return nil, cli.Usagef("--out DIR where you may write", "the folder for the results: %w", err)
 	}
 	j.gates = &gates{dir: filepath.Join(out, ".rollout", "gates"), why: c.String("no-gate"), done: map[string]*gate{}}
 	if j.scratch, err = scratch.New(j.options.Box.Scratch, "rollout-"); err != nil {
@@ -214,10 +224,22 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 	}
 	if job.This().OnLogin() {
 		fmt.Fprintln(os.Stderr, "rollout: this is heavy work, and not in a job of Slurm")
+		fmt.Fprintln(os.Stderr, "hint: in a job, as examples/validate.sbatch does it")
 	}
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the error says it, and what is left ends cleanly
 	j.ctx, j.stop = ctx, stop
 	return j, nil
+}
+
+// apart refuses results among the tasks: the next run would take the folders of
+// trials for tasks, and a task that has results in it is another one.
+func apart(out string, items []item) error {
+	for _, it := range items {
+		if out == filepath.Dir(it.Task.Dir) || strings.HasPrefix(out+"/", it.Task.Dir+"/") {
+			return cli.Usagef("--out another folder, such as "+filepath.Join(filepath.Dir(filepath.Dir(it.Task.Dir)), "run"), "--out: the results would go among tasks: %s is one", it.Task.Dir)
+		}
+	}
+	return nil
 }
 
 func (j *setup) close() {

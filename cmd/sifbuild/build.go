@@ -202,7 +202,7 @@ func buildCommand(c *urfave.Context) error {
 	if closed := b.Close(); err == nil {
 		err = closed
 	}
-	out.summary(os.Stderr)
+	out.summary(os.Stderr, cli.Columns(os.Stderr))
 	sayRegistries(os.Stderr, p.registry)
 	switch {
 	case err != nil:

@@ -82,16 +82,15 @@ func planCommand(c *urfave.Context) error {
 	}
 	saySkipped(os.Stderr, skipped)
 	sayRegistries(os.Stderr, p.registry)
-	failed := 0
+	var none []unplanned
 	for _, r := range records {
 		if r.Error != "" {
-			failed++
-			fmt.Fprintf(os.Stderr, "sifbuild: %s: no plan: %s\n", cli.Printable(r.Tasks[0]), cli.Printable(r.Error))
-			if r.Hint != "" {
-				fmt.Fprintf(os.Stderr, "hint: %s\n", cli.Printable(r.Hint))
-			}
+			_, same, _ := strings.Cut(r.Error, "/"+r.Tasks[0]+"/")
+			none = append(none, unplanned{r.Tasks[0], r.Error, r.Hint, cmp.Or(same, r.Error)})
 		}
 	}
+	sayUnplanned(os.Stderr, none)
+	failed := len(none)
 	if c.Bool("fetch") {
 		if err := p.fetch(ctx); err != nil {
 			return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("fetching the bases: %w", err)}

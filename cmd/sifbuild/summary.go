@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -47,13 +46,46 @@ func (o *recorder) add(t task.Task, r *build.Report) {
 
 // early says which tasks have no plan, before the others are built.
 func (o *recorder) early(w io.Writer) {
+	var rows []unplanned
+	for _, r := range o.reports {
+		rows = append(rows, unplanned{name: r.Name, text: r.Fault.Message, same: within(r.Task, r.Fault.Message)})
+	}
+	sayUnplanned(w, rows)
+}
+
+// unplanned is a task that has no plan: why, and why without its own path.
+type unplanned struct{ name, text, hint, same string }
+
+// sayUnplanned says each reason once, of the first task that has it.
+func sayUnplanned(w io.Writer, rows []unplanned) {
 	const most = 10
-	for i, r := range o.reports {
-		if i == most {
-			fmt.Fprintf(w, "sifbuild: and %d more have no plan\n", len(o.reports)-most)
+	said, printed := map[[2]string]int{}, 0
+	for _, r := range rows {
+		said[[2]string{r.same, r.hint}]++
+	}
+	for i, r := range rows {
+		n := said[[2]string{r.same, r.hint}]
+		if n == 0 {
+			continue // with the first
+		}
+		if printed++; printed > most {
+			rest := 0
+			for _, r := range rows[i:] {
+				rest += said[[2]string{r.same, r.hint}]
+				delete(said, [2]string{r.same, r.hint})
+			}
+			fmt.Fprintf(w, "sifbuild: and %d more have no plan\n", rest)
 			return
 		}
-		fmt.Fprintf(w, "sifbuild: %s: no plan: %s\n", cli.Printable(r.Name), r.Fault.Message)
+		delete(said, [2]string{r.same, r.hint})
+		more := ""
+		if n > 1 {
+			more = fmt.Sprintf(" (and %s more)", plural(n-1, "task"))
+		}
+		fmt.Fprintf(w, "sifbuild: %s: no plan: %s%s\n", cli.Printable(r.name), cli.Printable(r.text), more)
+		if r.hint != "" {
+			fmt.Fprintf(w, "hint: %s\n", cli.Printable(r.hint))
+		}
 	}
 }
 
@@ -61,25 +93,20 @@ func (o *recorder) early(w io.Writer) {
 const most = 20
 
 // summary says for people what came of the tasks.
-func (o *recorder) summary(w *os.File) {
-	columns := cli.Columns(w)
+func (o *recorder) summary(w io.Writer, columns int) {
 	images, there, smoked := map[string]bool{}, 0, map[string]int{}
 	var bytes int64
 	where := "" // the images are
 	classes := map[string]int{}
 	var none, warned [][3]string
+	var whys [][4]string // class, message, what was said last, hint: as they were met
+	failures := map[[4]string][]build.Report{}
 	for _, r := range o.reports {
 		if f := r.Fault; f != nil {
 			classes[f.Class]++
-			none = append(none, [3]string{r.Name, f.Class, within(r.Task, f.Message)})
-			if said := lastSaid(f.Detail); said != "" {
-				none = append(none, [3]string{"", "", "it said: " + said})
-			}
-			if f.Hint != "" {
-				none = append(none, [3]string{"", "", "hint: " + within(r.Task, f.Hint)})
-			}
-			if r.Log != "" {
-				none = append(none, [3]string{"", logRow, r.Log})
+			why := [4]string{f.Class, within(r.Task, f.Message), lastSaid(f.Detail), within(r.Task, f.Hint)}
+			if failures[why] = append(failures[why], r); len(failures[why]) == 1 {
+				whys = append(whys, why)
 			}
 			continue
 		}
@@ -101,6 +128,22 @@ func (o *recorder) summary(w *os.File) {
 		}
 		for _, text := range r.Warnings {
 			warned = append(warned, [3]string{r.Name, "", within(r.Task, text)})
+		}
+	}
+	for _, why := range whys {
+		r, more := failures[why][0], ""
+		if n := len(failures[why]); n > 1 {
+			more = fmt.Sprintf(" (and %s more)", plural(n-1, "task"))
+		}
+		none = append(none, [3]string{r.Name, why[0], why[1] + more})
+		if why[2] != "" {
+			none = append(none, [3]string{"", "", "it said: " + why[2]})
+		}
+		if why[3] != "" {
+			none = append(none, [3]string{"", "", "hint: " + why[3]})
+		}
+		if r.Log != "" {
+			none = append(none, [3]string{"", logRow, r.Log})
 		}
 	}
 	table(w, columns, "WARNING", once(warned))

@@ -119,7 +119,7 @@ func TestWhy(t *testing.T) {
 	full := &Error{Class: "memory_limit"}
 	for _, c := range []struct {
 		begin, end, cause error
-		said, class       string
+		said, class, hint string
 	}{
 		{cause: errClosed, class: ""},
 		{cause: full, class: "memory_limit"},
@@ -127,6 +127,7 @@ func TestWhy(t *testing.T) {
 		{end: errors.New("exit status 255"), class: "container_killed"},
 		{said: "fence: reading: no such device\n", class: "session_lost"},
 		{said: "fence: not fenced: domain agent: x\n", class: "not_isolated"},
+		{said: "fence: domain verifier: not fenced: /opt/x is opened by the policy and does not exist (--read)\n", class: "not_isolated", hint: "--open and --policy"},
 		{said: "FATAL:   while x: No space left on device\n", class: "scratch_full"},
 	} {
 		b := &Box{o: Options{Scratch: dir}}
@@ -134,7 +135,7 @@ func TestWhy(t *testing.T) {
 		b.said.Write([]byte(c.said))
 		err := b.why(c.begin, c.end, c.cause)
 		var e *Error
-		if c.class == "" && err != nil || c.class != "" && (!errors.As(err, &e) || e.Class != c.class) {
+		if c.class == "" && err != nil || c.class != "" && (!errors.As(err, &e) || e.Class != c.class || !strings.HasPrefix(e.Hint, c.hint)) {
 			t.Errorf("%+v: %+v", c, err)
 		}
 	}

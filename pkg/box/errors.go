@@ -45,6 +45,7 @@ var words = []struct{ say, class, cause, hint string }{
 	{"no space left", "scratch_full", "infra", "make room there, or name another: --scratch DIR"},
 	{"disk quota exceeded", "scratch_full", "infra", "make room there, or name another: --scratch DIR"},
 	{"stat /.fence/fence: no such file", "start_failed", "infra", `the site's apptainer.conf must not have "user bind control = no"`},
+	{"is opened by the policy and does not exist", "not_isolated", "infra", "--open and --policy name paths of the container: mend it, or leave it out"},
 	{"not fenced", "not_isolated", "infra", "fence check says what this node can enforce"},
 	{"cannot be hidden", "not_isolated", "infra", "fence check says what this node can enforce"},
 }

@@ -92,7 +92,7 @@ type RequireError struct {
 }
 
 func (e *RequireError) Error() string {
-	return fmt.Sprintf("the image has no %s, and %s; install it in the Dockerfile, or leave it out of --require", strings.Join(e.Missing, ", "), e.Why)
+	return fmt.Sprintf("the image has no %s, and %s; install it in the Dockerfile, or ask for less: --require none (the default, tmux, is what a model's terminal needs)", strings.Join(e.Missing, ", "), e.Why)
 }
 
 // missing are the commands that are not on the image's PATH.

@@ -48,6 +48,7 @@ func ofRun(run Run) (out []Block) {
 		if slices.ContainsFunc(run.Datasets, func(d Dataset) bool { return d.Oracle.State == "n/a" }) {
 			b.Lines = []string{"n/a: the dataset ships no reference solutions, so only the no-op run is possible."}
 		}
+		b.Lines = append(b.Lines, ofFit(run.Datasets)...)
 		out = append(out, b)
 		if b := ofWrong(run.Datasets); len(b.Rows) > 0 {
 			out = append(out, b)
@@ -71,6 +72,23 @@ func ofRun(run Run) (out []Block) {
 		out = append(out, ofIsolation(run.Isolation, run.Trials))
 	}
 	return out
+}
+
+// ofFit says how many tasks are fit for a model, where both agents ran.
+func ofFit(sets []Dataset) []string {
+	fit, all, oracles, nops := 0, 0, false, false
+	for _, d := range sets {
+		fit, all = fit+len(d.Fit), all+d.Tasks
+		oracles, nops = oracles || d.Oracle.State == "ran", nops || d.Nop.State == "ran"
+	}
+	if !oracles || !nops {
+		return nil
+	}
+	line := fmt.Sprintf("Fit for a model: %d of %s.", fit, times(all, "task", "tasks"))
+	if fit > 0 && fit < all {
+		line += " rollout report --json lists their folders."
+	}
+	return []string{line}
 }
 
 // ofWrong names what to look at.
@@ -199,6 +217,19 @@ func ofFaults(groups []Group) Block {
 	return b
 }
 
+// Words explains the block of isolation to those who run the cluster, and get
+// no more than the page.
+func Words() Block {
+	return Block{Heading: "The words under Isolation", Level: 2, Lines: []string{
+		"Each trial is an Apptainer container of the caller's with nothing of the site mounted. Each command in it, the agent's and the tests', is behind fence, and can do what a policy lets it.",
+		"strict, verifier: policies. Neither reaches files of the node, its processes, or its network unless 'network' says host. What was opened besides stands there with the reason.",
+		"namespace form: user namespaces, Landlock and seccomp hold it; bare form: without namespaces.",
+		"below: the tests can signal the agent's processes and reach its servers; the agent can neither see, change nor signal the tests. side by side: neither can the other.",
+		"gate: what probe found when it tried, in such a container, to reach what must not be reached.",
+		"watchdog: memory, processes and disk are looked at once a second, and a trial that takes too much is ended.",
+	}}
+}
+
 func ofIsolation(i Isolation, all int) Block {
 	b := Block{Heading: "Isolation", Level: 2}
 	if i.Unknown == all {
@@ -222,7 +253,7 @@ func ofIsolation(i Isolation, all int) Block {
 	}
 	last := "opened: " + strings.Join(opened, "; ")
 	if i.Unknown > 0 {
-		last += fmt.Sprintf("; %s without a word on their isolation", trials(i.Unknown))
+		last += fmt.Sprintf("; not known of %s: no container began, or its start failed", trials(i.Unknown))
 	}
 	b.Lines = append(b.Lines, last)
 	return b

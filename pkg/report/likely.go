@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ var symptoms = func() (all []symptom) {
 		{"no interpreter found", `No interpreter found for (?:Python )?(\d[\w.]*)`, "graders need Python $1 (sifbuild wheelhouse --grader)"},                                                        // uv
 		{"tmux: ", `(?i)tmux: (?:command )?not found`, "images have no tmux (sifbuild build --require tmux)"},                                                                                       // sh, bash
 		{"/test.sh: |/solve.sh: ", `/(tests/test|solution/solve)\.sh: (?:not found|cannot execute: required file not found|.*: bad interpreter)`, "images lack what the first line of $1.sh names"}, // sh, bash
+		{"/test.sh: ", `/tests/test\.sh: (?:line )?\d+: (curl|uvx?): (?:command )?not found`, "graders need $1 (sifbuild wheelhouse --grader)"},                                                     // bash, sh
 		{"exec format error", `(?i)exec format error`, "programs are for another architecture"},                                                                                                     // kernel
 		{"glibc_", `version .?(GLIBC_[\d.]+).? not found`, "a program needs a newer C library than the image has ($1)"},                                                                             // ld.so
 		{"toomanyrequests|429 too many|pull rate limit", `(?i)toomanyrequests|429 Too Many Requests|You have reached your (?:unauthenticated )?pull rate limit`, "rate limit (HTTP 429)"},
@@ -59,7 +61,11 @@ func Likely(t Trial) string {
 	case k == "solved" || t.AgentInfo.Name == nop && k == "failed":
 		return ""
 	case k != "fault":
-		return likely(t.Verifier, t.Script)
+		says := likely(t.Verifier, t.Script)
+		if c := t.Agent.ExitCode; says == "" && t.AgentInfo.Name == oracle && c != nil && *c != 0 {
+			return fmt.Sprintf("the solution ended with %d", *c)
+		}
+		return says
 	default:
 		return likely(Why(t).Message, t.Verifier, t.Script)
 	}

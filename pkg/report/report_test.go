@@ -331,8 +331,8 @@ func TestLikely(t *testing.T) {
 	for text, want := range map[string]string{
 		"error: No interpreter found for Python 3.13 in managed installations": "graders need Python 3.13 (sifbuild wheelhouse --grader)",
 		"bash: line 1: tmux: command not found":                                "images have no tmux (sifbuild build --require tmux)",
-		"/tests/test.sh: 3: uvx: not found":                                    "there is no uvx",
-		"/tests/test.sh: line 9: uvx: command not found":                       "there is no uvx",
+		"/tests/test.sh: 3: uvx: not found":                                    "graders need uvx (sifbuild wheelhouse --grader)",
+		"/tests/test.sh: line 9: uvx: command not found":                       "graders need uvx (sifbuild wheelhouse --grader)",
 		"/bin/sh: /tests/test.sh: not found":                                   "images lack what the first line of tests/test.sh names",
 		"/solution/solve.sh: cannot execute: required file not found":          "images lack what the first line of solution/solve.sh names",
 		"bash: /tests/test.sh: /usr/bin/python3.13: bad interpreter: No such":  "images lack what the first line of tests/test.sh names",
@@ -390,5 +390,54 @@ func TestHostile(t *testing.T) {
 			t.Errorf("%s: the page lost the text", name)
 		}
 		wide(t, text.String(), 80)
+	}
+}
+
+// A task is fit when every attempt of both agents came out as it must.
+func TestFit(t *testing.T) {
+	for _, c := range []struct {
+		what, oracle, nop string
+		fit               bool
+	}{
+		{"as it must be", "1", "0", true},
+		{"part of the reward for nothing", "1", "0.5", true},
+		{"solved in part", "0.5", "0", false},
+		{"solved by nothing", "1", "1", false},
+		{"no solution", "setup solution_missing task", "0", false},
+		{"no verdict on nothing", "1", "verify reward_missing task", false},
+		{"no nop", "1", "", false},
+		{"no oracle", "", "0", false},
+	} {
+		var in Input
+		for agent, verdict := range map[string]string{"oracle": c.oracle, "nop": c.nop} {
+			if verdict != "" {
+				in.Trials = append(in.Trials, trial("set", "task", agent, verdict))
+			}
+		}
+		d := Summarise(in).Runs[0].Datasets[0]
+		if want := map[bool][]string{true: {"/data/set/task"}, false: {}}[c.fit]; !slices.Equal(d.Fit, want) {
+			t.Errorf("%s: fit are %q, want %q", c.what, d.Fit, want)
+		}
+	}
+	flaky := Summarise(Input{Trials: []Trial{trial("set", "task", "oracle", "1"), trial("set", "task", "oracle", "0", attempt(2)), trial("set", "task", "nop", "0")}})
+	if d := flaky.Runs[0].Datasets[0]; len(d.Fit) != 0 {
+		t.Errorf("a task whose solution passes one time of two is fit: %q", d.Fit)
+	}
+}
+
+// What a solution printed says more than its exit code, and that more than nothing.
+func TestLikely_ExitCode(t *testing.T) {
+	ended := func(code int) func(*Trial) { return func(t *Trial) { t.Agent.ExitCode = &code } }
+	for want, one := range map[string]Trial{
+		"the solution ended with 3":     trial("s", "t", "oracle", "0", ended(3), printed("0 of 1")),
+		"":                              trial("s", "t", "oracle", "0", ended(0), printed("0 of 1")),
+		"there is no Python module foo": trial("s", "t", "oracle", "0", ended(3), printed("ModuleNotFoundError: No module named 'foo'")),
+	} {
+		if got := Likely(one); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if got := Likely(trial("s", "t", "oracle", "1", ended(3))); got != "" {
+		t.Errorf("of a solution that passed: %q", got)
 	}
 }

@@ -17,6 +17,7 @@ type Dataset struct {
 	Images Part     `json:"images"` // distinct ones
 	Oracle Cell     `json:"oracle"` // tasks with an image and a solution
 	Nop    Cell     `json:"nop"`    // tasks with an image
+	Fit    []string `json:"fit"`    // folders of the tasks whose oracles all passed, and whose no-ops were all rejected
 	Notes  []string `json:"notes"`  // the likely causes, with counts
 	Wrong  []Wrong  `json:"wrong"`
 }
@@ -94,7 +95,7 @@ func datasets(trials []Trial) []Dataset {
 }
 
 func row(lot []Trial) Dataset {
-	d := Dataset{Name: DatasetOf(lot[0]), Oracle: Cell{State: "not run"}, Nop: Cell{State: "not run"}, Wrong: []Wrong{}}
+	d := Dataset{Name: DatasetOf(lot[0]), Oracle: Cell{State: "not run"}, Nop: Cell{State: "not run"}, Fit: []string{}, Wrong: []Wrong{}}
 	built, all, tasks := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	var n notes
 	for _, t := range lot {
@@ -112,6 +113,9 @@ func row(lot []Trial) Dataset {
 		return cmp.Or(-cmp.Compare(a.Agent, b.Agent), cmp.Compare(a.Trial, b.Trial))
 	})
 	for _, task := range split(lot, taskOf) {
+		if fit(task) {
+			d.Fit = append(d.Fit, task[0].Task)
+		}
 		for _, attempts := range groups(task) {
 			n.task(attempts)
 			if slices.ContainsFunc(attempts, noImage) {
@@ -138,6 +142,20 @@ func row(lot []Trial) Dataset {
 		d.Notes = n.lines()
 	}
 	return d
+}
+
+// fit says whether a task's trials show that it can be done, and not by doing
+// nothing.
+func fit(task []Trial) bool {
+	ran := map[string]bool{}
+	for _, t := range task {
+		k, agent := Kind(t), t.AgentInfo.Name
+		if agent == oracle && k != "solved" || agent == nop && k != "failed" && k != "partly" {
+			return false
+		}
+		ran[agent] = true
+	}
+	return ran[oracle] && ran[nop]
 }
 
 // add counts a task: all its attempts must be good.

@@ -225,9 +225,19 @@ func records(r io.Reader) (dirs []string, err error) {
 	return dirs, nil
 }
 
+// ErrNames is that no task has a name that is wanted.
+var ErrNames = errors.New("no task has a name that --include and --exclude leave")
+
 // none says in one line why there is no task.
 func none(args []string, looked, unwanted int, skipped []Skipped) error {
-	text := fmt.Sprintf("no task found in %s: looked at %d folders", strings.Join(args, " "), looked)
+	if unwanted > 0 && unwanted == looked {
+		return fmt.Errorf("%w, of %d in %s", ErrNames, looked, strings.Join(args, " "))
+	}
+	folders := "folders"
+	if looked == 1 {
+		folders = "folder"
+	}
+	text := fmt.Sprintf("no task found in %s: looked at %d %s", strings.Join(args, " "), looked, folders)
 	if unwanted > 0 {
 		text += fmt.Sprintf("; %d have names that --include and --exclude leave out", unwanted)
 	}

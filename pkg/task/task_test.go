@@ -281,7 +281,7 @@ func TestFind_Errors(t *testing.T) {
 		{[]string{dir + "/one"}, Selection{Include: []string{"["}}, `the pattern "["`},
 		{[]string{"-"}, Selection{Stdin: strings.NewReader("{\n")}, "standard input, line 1"},
 		{[]string{dir + "/none"}, Selection{}, "no task found in " + dir + "/none: looked at 3 folders; a and 1 more: it has no task.toml, and no Dockerfile at its top; c: task.toml:1"},
-		{[]string{dir + "/one"}, Selection{Include: []string{"z*"}}, "looked at 3 folders; 3 have names that --include and --exclude leave out"},
+		{[]string{dir + "/one"}, Selection{Include: []string{"z*"}}, "no task has a name that --include and --exclude leave, of 3 in "},
 		{[]string{dir + "/empty"}, Selection{}, "looked at 0 folders"},
 	} {
 		tasks, _, err := Find(c.args, c.sel)
