@@ -56,6 +56,10 @@ bench-many: build ## 20, 60 and 200 different Dockerfiles on three bases: reques
 	@test/bed/up users images bullseye
 	$(GO) run ./test/bench/many -uid "$$(id -u fencer)" -gid "$$(id -g fencer)"
 
+bench-rollout: build ## what a trial costs beyond its task's commands, beside a command of Apptainer's for each step
+	@test/bed/up users images
+	$(GO) run ./test/bench/rollout
+
 bed: ## bring up the test bed: Apptainer, two users, images, a site's mounts
 	@test/bed/up
 
@@ -68,4 +72,4 @@ vet: ## gofmt, go vet, and a tidy go.mod
 clean: ## remove what was built here
 	rm -rf $(BIN)
 
-.PHONY: help build deps demo test test-all test-kernels bench bench-images bench-many bed fuzz vet clean
+.PHONY: help build deps demo test test-all test-kernels bench bench-images bench-many bench-rollout bed fuzz vet clean

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"fence/pkg/apptainer"
 	"fence/pkg/session"
 )
@@ -49,17 +51,19 @@ func quoted(s string) string {
 	return string(data)
 }
 
-func writeTemp(text string) (name string, err error) {
-	f, err := os.CreateTemp("", "rollout-gate-*.toml")
+// inMemory is a file with a text that is gone when the last program that has it
+// open is.
+func inMemory(text string) (*os.File, error) {
+	fd, err := unix.MemfdCreate("expectation", unix.MFD_CLOEXEC)
 	if err != nil {
-		return "", err
+		return nil, os.NewSyscallError("memfd_create", err)
 	}
-	_, err = f.WriteString(text)
-	if err := errors.Join(err, f.Close()); err != nil {
-		os.Remove(f.Name())
-		return "", err
+	f := os.NewFile(uintptr(fd), "expectation")
+	if _, err := f.WriteString(text); err != nil {
+		f.Close()
+		return nil, err
 	}
-	return f.Name(), nil
+	return f, nil
 }
 
 // Gate starts a box, has probe try everything from the agent's domain, and has
@@ -83,17 +87,19 @@ func Gate(ctx context.Context, o Options) (record []byte, err error) {
 	if report.Len() == 0 {
 		return nil, gateFailed(fmt.Sprintf("probe ended with %d and reports nothing: %s", exit.Code, apptainer.LastWords(said.String(), nil)), "")
 	}
-	expect := map[string]string{"none": "strict", "loopback": "loopback", "host": "build"}[o.Network]
-	if text := o.expectation(expect); text != "" {
-		name, err := writeTemp(text)
+	base := map[string]string{"none": "strict", "loopback": "loopback", "host": "build"}[o.Network]
+	expect, given := base, []*os.File(nil)
+	if text := o.expectation(base); text != "" {
+		f, err := inMemory(text)
 		if err != nil {
 			return nil, fmt.Errorf("what the gate expects: %w", err)
 		}
-		defer os.Remove(name)
-		expect = name
+		defer f.Close()
+		expect, given = "/dev/fd/3", []*os.File{f}
 	}
 	var out, refused bytes.Buffer
 	cmd := exec.CommandContext(ctx, o.Probe, "gate", "-", "--expect", expect, "--json")
+	cmd.ExtraFiles = given
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = &report, &out, &refused
 	cmd.Env = []string{}
 	err = cmd.Run()
@@ -106,7 +112,7 @@ func Gate(ctx context.Context, o Options) (record []byte, err error) {
 	case !json.Valid(out.Bytes()) || out.Len() == 0:
 		return nil, gateFailed(apptainer.LastWords(refused.String(), err), "")
 	}
-	return out.Bytes(), gateFailed(verdict(out.Bytes()), fmt.Sprintf("what it says of each: %s gate REPORT --expect %s; whoever knows better gives a reason: --no-gate WHY", o.Probe, expect))
+	return out.Bytes(), gateFailed(verdict(out.Bytes()), fmt.Sprintf("what it says of each: %s gate REPORT --expect %s; whoever knows better gives a reason: --no-gate WHY", o.Probe, base))
 }
 
 // verdict is what a record of the gate says that does not let pass.

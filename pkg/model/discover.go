@@ -6,24 +6,29 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"fence/pkg/internal/text"
 )
 
-// listed is /v1/models with what each server adds to OpenAI's fields.
+// listed is one model of /v1/models, with what each server adds to OpenAI's
+// fields.
 type listed struct {
-	Data []struct {
-		ID            string `json:"id"`
-		MaxModelLen   int    `json:"max_model_len"`         // vLLM, SGLang
-		Loaded        int    `json:"loaded_context_length"` // LM Studio
-		ContextLength int    `json:"context_length"`        // OpenRouter
-		Meta          struct {
-			Context int `json:"n_ctx"`       // llama.cpp in 2026: of one conversation
-			Trained int `json:"n_ctx_train"` // llama.cpp: what the model could, not what the server gives
-		} `json:"meta"`
-	} `json:"data"`
+	ID            string `json:"id"`
+	Parent        string `json:"parent"`                // vLLM: the model that a LoRA adapter is for, which has its limits
+	MaxModelLen   int    `json:"max_model_len"`         // vLLM, SGLang
+	Loaded        int    `json:"loaded_context_length"` // LM Studio
+	ContextLength int    `json:"context_length"`        // OpenRouter
+	Meta          struct {
+		Context int `json:"n_ctx"`       // llama.cpp in 2026: of one conversation
+		Trained int `json:"n_ctx_train"` // llama.cpp: what the model could, not what the server gives
+	} `json:"meta"`
+}
+
+func (l listed) context() int {
+	return cmp.Or(l.MaxModelLen, l.Loaded, l.ContextLength, l.Meta.Context)
 }
 
 // Discover asks the server which models it has, and sets the name and the
@@ -31,7 +36,9 @@ type listed struct {
 // long as patience says. A server without a list is no error: what is unknown
 // stays unknown.
 func (c *Client) Discover(ctx context.Context, patience time.Duration) error {
-	var list listed
+	var list struct {
+		Data []listed `json:"data"`
+	}
 	_, err := c.retry(ctx, patience, func(ctx context.Context, x *exchange) error {
 		if _, err := c.api.ListModels(ctx); err != nil {
 			return err
@@ -52,11 +59,12 @@ func (c *Client) Discover(ctx context.Context, patience time.Duration) error {
 	if name == "" && len(ids) == 1 {
 		name = ids[0]
 	}
-	for _, m := range list.Data {
-		if m.ID != name {
-			continue
+	if i := slices.Index(ids, name); i >= 0 {
+		m := list.Data[i]
+		n := m.context()
+		if base := slices.Index(ids, m.Parent); n == 0 && base >= 0 {
+			n = list.Data[base].context()
 		}
-		n := cmp.Or(m.MaxModelLen, m.Loaded, m.ContextLength, m.Meta.Context)
 		if n == 0 && m.Meta.Trained > 0 {
 			n = min(cmp.Or(c.slot(ctx), m.Meta.Trained), m.Meta.Trained)
 		}

@@ -110,6 +110,7 @@ func New(o Options) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{o: o, root: strings.TrimSuffix(base, "/v1"), limits: o.Limits}
+	c.limits.Output = cmp.Or(c.limits.Output, o.Sampling.MaxTokens)
 	if c.fields, err = fields(o); err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -204,8 +205,30 @@ func TestReasoningUnderEitherName(t *testing.T) {
 func TestAHangingServerTimesOut(t *testing.T) {
 	srv := modelserver.Start(t, modelserver.Hang)
 	_, err := client(t, model.Options{Base: srv.Base, Timeout: 20 * time.Millisecond, Patience: time.Millisecond}).Chat(t.Context(), hello)
-	if model.ClassOf(err) != model.Timeout || len(srv.Requests()) != 1 {
-		t.Errorf("%d requests, %v", len(srv.Requests()), err)
+	var e *model.Error
+	if !errors.As(err, &e) || e.Class != model.Timeout || e.Tries != 1 || e.Hint == "" {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestSeveralTrialsAtOnce(t *testing.T) {
+	srv := modelserver.Start(t, modelserver.Busy(""), modelserver.Raw(`{"choices":[{"message":{"content":"x"}}]}`))
+	srv.Models(`{"data":[{"id":"m","max_model_len":7}]}`)
+	c := client(t, model.Options{Base: srv.Base, Details: true})
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if err := c.Discover(t.Context(), 0); err != nil {
+				t.Error(err)
+			}
+			if r, err := c.Chat(t.Context(), hello); err != nil || r.Content != "x" || c.Limits().Context != 7 {
+				t.Error(r, err)
+			}
+		})
+	}
+	all.Wait()
+	if n := len(c.Notices()); n != 2 || len(srv.Requests()) != 9 {
+		t.Errorf("%d notices, %d requests", n, len(srv.Requests()))
 	}
 }
 
@@ -310,108 +333,6 @@ func TestTokenIDsOfLlamaCpp(t *testing.T) {
 		if len(c.Notices()) == 0 {
 			t.Errorf("%s: no word on the prompt's ids", body)
 		}
-	}
-}
-
-func TestDiscover(t *testing.T) {
-	vllm := `{"object":"list","data":[{"id":"m","object":"model","created":1,"max_model_len":32768,"permission":[{"id":"p","created":1}]}]}`
-	llama := `{"models":[{"name":"m"}],"object":"list","data":[{"id":"m","meta":{"n_vocab":49152,"n_ctx_train":8192}}]}`
-	llama26 := strings.Replace(llama, `"n_ctx_train"`, `"n_ctx":2048,"n_ctx_train"`, 1)
-	for _, c := range []struct {
-		name          string
-		models, props string
-		model         string
-		given         model.Limits
-		want          model.Limits
-		says          string
-	}{
-		{"vLLM", vllm, "", "m", model.Limits{}, model.Limits{Context: 32768}, ""},
-		{"what is given wins", vllm, "", "m", model.Limits{Context: 100, Output: 7}, model.Limits{Context: 100, Output: 7}, ""},
-		{"the only model", vllm, "", "?", model.Limits{}, model.Limits{Context: 32768}, ""},
-		{"llama.cpp", llama, "", "m", model.Limits{}, model.Limits{Context: 8192}, ""},
-		{"llama.cpp with a slot", llama, `{"default_generation_settings":{"n_ctx":2048}}`, "m", model.Limits{}, model.Limits{Context: 2048}, ""},
-		{"llama.cpp of 2026", llama26, `{}`, "m", model.Limits{}, model.Limits{Context: 2048}, ""},
-		{"no such model", vllm, "", "other", model.Limits{}, model.Limits{}, `no model "other"; it has m`},
-		{"no list", "", "", "m", model.Limits{}, model.Limits{}, ""},
-		{"no list, no name", "", "", "?", model.Limits{}, model.Limits{}, "404"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			srv := modelserver.Start(t, modelserver.Say("x"))
-			srv.Models(c.models)
-			srv.Props(c.props)
-			o := model.Options{Base: srv.Base, Name: c.model, Limits: c.given}
-			cl, err := model.New(o)
-			if c.model == "?" {
-				o.Name = ""
-				cl, err = model.New(o)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = cl.Discover(t.Context(), 0)
-			if c.says != "" {
-				if err == nil || !strings.Contains(err.Error(), c.says) {
-					t.Fatalf("error %v, want %q", err, c.says)
-				}
-				return
-			}
-			if err != nil || cl.Limits() != c.want || cl.Name() != "m" {
-				t.Errorf("%+v of %s, %v", cl.Limits(), cl.Name(), err)
-			}
-		})
-	}
-}
-
-func TestOptionsThatAreRefused(t *testing.T) {
-	for _, o := range []model.Options{
-		{Base: "node:8000"},
-		{Base: "unix:"},
-		{Base: ""},
-		{Base: "ftp://h/v1"},
-		{Base: "http://user:secret@h/v1"},
-		{Base: "http://h/v1?key=secret"},
-		{Base: "http://h", Extra: map[string]json.RawMessage{"stream": []byte("true")}},
-		{Base: "http://h", Extra: map[string]json.RawMessage{"seed": []byte("tr")}},
-	} {
-		if _, err := model.New(o); err == nil || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%+v: %v", o, err)
-		}
-	}
-	if _, err := model.New(model.Options{Base: "http://h:1", Extra: map[string]json.RawMessage{"seed": []byte("1")}}); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestTheKeyIsNeverPrinted(t *testing.T) {
-	k := key(t, "sk-abcdefgh")
-	o := model.Options{Base: "http://127.0.0.1:1", Key: k}
-	c := client(t, o)
-	var log bytes.Buffer
-	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "key", k, "options", fmt.Sprintf("%+v", o))
-	js, _ := json.Marshal(struct{ Key model.Key }{k})
-	for _, s := range []string{fmt.Sprintf("%v %+v %#v", k, o, k), fmt.Sprintf("%+v", c), fmt.Sprintf("%#v", c), log.String(), string(js)} {
-		if strings.Contains(s, "abcdefgh") {
-			t.Errorf("printed: %s", s)
-		}
-	}
-}
-
-func TestKeys(t *testing.T) {
-	t.Setenv("MODEL_KEY", " k1 ")
-	if _, err := model.KeyEnv("MODEL_KEY"); err != nil {
-		t.Error(err)
-	}
-	for _, bad := range []string{"", "  ", "two words", "a\nb", "ü"} {
-		t.Setenv("MODEL_KEY", bad)
-		if _, err := model.KeyEnv("MODEL_KEY"); err == nil {
-			t.Errorf("%q was taken", bad)
-		}
-	}
-	if _, err := model.KeyEnv("NO_SUCH_VARIABLE_HERE"); err == nil {
-		t.Error("a variable that is not there was taken")
-	}
-	if _, err := model.KeyFile("/nonexistent/key"); err == nil {
-		t.Error("a file that is not there was taken")
 	}
 }
 

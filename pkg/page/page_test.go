@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"fence/pkg/report"
@@ -279,6 +280,29 @@ not json
 	long = `{"version": 2, "width": 80, "height": 24}` + "\n[1, \"o\", \"a\"]\n[2, \"o\", \"" + strings.Repeat("x", 9<<20) + "\"]\n"
 	if c := recording(write1(t, long)); !c.Cut || len(c.Events) != 1 {
 		t.Errorf("a long line: cut: %t after %d", c.Cut, len(c.Events))
+	}
+}
+
+// A recording of ours is read.
+func TestRecording_Ours(t *testing.T) {
+	var b bytes.Buffer
+	now := begin
+	c, err := trajectory.NewCast(&b, 160, 40, evil, 10, func() time.Time { now = now.Add(time.Second); return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(c.Marker("turn 1"), c.Input("ls\n"), c.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{"one\xff\r\n", "\x1b[31mtwo", "not recorded"} {
+		if _, err := c.Write([]byte(s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := json.Marshal(recording(write1(t, b.String())))
+	want := `{"w":160,"h":40,"start":1796040001000,"events":[[1,"m","turn 1"],[3,"o","one�\r\n"],[4,"o","\u001b[31mtwo"],[5,"m","more is not recorded: the limit of this recording was reached"]],"cut":false}`
+	if err != nil || string(got) != want {
+		t.Errorf("%v %s, want %s", err, got, want)
 	}
 }
 

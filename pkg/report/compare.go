@@ -30,7 +30,7 @@ type Change struct {
 }
 
 // compare pairs the groups of two runs: those of one name, and where each run
-// has only one, these two.
+// has only one, these two, if both are models'.
 func compare(from, to Input) (out []Comparison) {
 	a, b := groups(from.Trials), groups(to.Trials)
 	label := func(lot []Trial) string {
@@ -38,7 +38,7 @@ func compare(from, to Input) (out []Comparison) {
 	}
 	for _, was := range a {
 		for _, now := range b {
-			if label(was) != label(now) && (len(a) > 1 || len(b) > 1) {
+			if label(was) != label(now) && (len(a) > 1 || len(b) > 1 || scripted(was[0]) || scripted(now[0])) {
 				continue
 			}
 			c := pair(was, now)

@@ -296,7 +296,7 @@ func outcomes(trials []Trial) []Outcome {
 		if o.Kind == "fault" {
 			f := Why(t)
 			o.Class, o.Phase = f.Class, f.Phase
-			o.Detail = likely(f.Message, t.Verifier, t.Script)
+			o.Detail = Likely(t)
 		}
 		key := o.Kind + "\x00" + o.Phase + "\x00" + o.Class + "\x00" + o.Detail
 		if by[key] == nil {

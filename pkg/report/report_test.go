@@ -291,12 +291,51 @@ func TestPassAt(t *testing.T) {
 	}
 }
 
+// Models are compared with each other, an oracle only with an oracle; several
+// attempts at a task are one verdict.
+func TestCompare(t *testing.T) {
+	a, b := model("a"), model("b")
+	many := func(m func(*Trial), verdicts ...string) (all []Trial) {
+		for i, v := range verdicts {
+			all = append(all, trial("d", "t", "terminus", v, m, attempt(i+1)))
+		}
+		return all
+	}
+	for _, c := range []struct {
+		name     string
+		from, to []Trial
+		want     string
+	}{
+		{"two models", many(a, "0"), many(b, "1"), "terminus a > terminus b: same 0, better 1, worse 0: failed > solved"},
+		{"the same", many(a, "1"), many(a, "1"), "terminus a: same 1, better 0, worse 0"},
+		{"attempts", many(a, "1", "0", "1"), many(a, "1", "start start_failed infra", "0"), "terminus a: same 0, better 0, worse 1: 2/3 solved > 1/2 solved"},
+		{"a fault is not worse", many(a, "1"), many(a, "start start_failed infra"), "terminus a: same 0, better 0, worse 0: solved > start_failed"},
+		{"several groups", append(many(a, "1"), many(b, "0")...), many(b, "1"), "terminus b: same 0, better 1, worse 0: failed > solved"},
+		{"oracle and nop", []Trial{trial("d", "t", "oracle", "1")}, []Trial{trial("d", "t", "nop", "0")}, ""},
+		{"oracles", []Trial{trial("d", "t", "oracle", "1")}, []Trial{trial("d", "t", "oracle", "0")}, "oracle: same 0, better 0, worse 1: solved > failed"},
+	} {
+		got := ""
+		for _, x := range compare(Input{Trials: c.from}, Input{Trials: c.to}) {
+			got += fmt.Sprintf("%s: same %d, better %d, worse %d", x.Agent, x.Same, x.Better, x.Worse)
+			for _, y := range x.Tasks {
+				got += ": " + y.Was + " > " + y.Now
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
 func TestLikely(t *testing.T) {
 	for text, want := range map[string]string{
 		"error: No interpreter found for Python 3.13 in managed installations": "graders need Python 3.13 (sifbuild wheelhouse --grader)",
 		"bash: line 1: tmux: command not found":                                "images have no tmux (sifbuild build --require tmux)",
 		"/tests/test.sh: 3: uvx: not found":                                    "there is no uvx",
 		"/tests/test.sh: line 9: uvx: command not found":                       "there is no uvx",
+		"/bin/sh: /tests/test.sh: not found":                                   "images lack what the first line of tests/test.sh names",
+		"/solution/solve.sh: cannot execute: required file not found":          "images lack what the first line of solution/solve.sh names",
+		"bash: /tests/test.sh: /usr/bin/python3.13: bad interpreter: No such":  "images lack what the first line of tests/test.sh names",
 		"env: ‘python3’: No such file or directory":                            "there is no python3",
 		"ERROR: No matching distribution found for numpy==1.26.4":              "pip finds no numpy (sifbuild wheelhouse)",
 		"E: Unable to locate package left-pad":                                 "apt finds no left-pad",
@@ -312,8 +351,10 @@ func TestLikely(t *testing.T) {
 		"OSError: [Errno 122] Disk quota exceeded":                             "no space left",
 		"ld: /lib/libc.so.6: version `GLIBC_2.34' not found (required by x)":   "a program needs a newer C library than the image has (GLIBC_2.34)",
 		"exec /bin/x: exec format error":                                       "programs are for another architecture",
-		"all is well":                                                          "",
-		"":                                                                     "",
+		"plugins: timeout-2.3":                                                 "",
+		"subprocess.TimeoutExpired: Command 'x' timed out":                     "a time limit",
+		"all is well": "",
+		"":            "",
 	} {
 		if got := likely(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)

@@ -50,8 +50,10 @@ func (c Cell) String() string {
 	return fmt.Sprintf("%d/%d", c.N, c.Of)
 }
 
-// scripted are the agents whose result says something of the task.
+// The agents whose result says something of the task.
 const oracle, nop = "oracle", "nop"
+
+func scripted(t Trial) bool { return t.AgentInfo.Name == oracle || t.AgentInfo.Name == nop }
 
 // noSolution says that there is nothing for an oracle to run.
 func noSolution(t Trial) bool { return Kind(t) == "fault" && Why(t).Class == "solution_missing" }
@@ -84,8 +86,8 @@ func Answer(trials []Trial) int {
 // no scripted agent ran.
 func datasets(trials []Trial) []Dataset {
 	out := []Dataset{}
-	scripted := slices.DeleteFunc(slices.Clone(trials), func(t Trial) bool { return t.AgentInfo.Name != oracle && t.AgentInfo.Name != nop })
-	for _, lot := range split(scripted, DatasetOf) {
+	some := slices.DeleteFunc(slices.Clone(trials), func(t Trial) bool { return !scripted(t) })
+	for _, lot := range split(some, DatasetOf) {
 		out = append(out, row(lot))
 	}
 	return out
@@ -204,7 +206,6 @@ func (n *notes) task(attempts []Trial) {
 		if k != "fault" {
 			verdicts[k] = true
 		}
-		why := likely(t.Verifier, t.Script)
 		switch {
 		case agent == oracle && noSolution(t):
 			n.unsolved++
@@ -218,15 +219,15 @@ func (n *notes) task(attempts []Trial) {
 			if !ok {
 				i = ofPhase["verify"]
 			}
-			why := likely(f.Message, t.Verifier, t.Script)
+			why := Likely(t)
 			n.add(happened[i][0], cmp.Or(why, f.Class), whom)
 			if why == "" {
 				n.words([2]string{happened[i][0], f.Class}, f.Message)
 			}
 		case agent == oracle && k == "failed":
-			n.add("oracle failed", why, task)
+			n.add("oracle failed", Likely(t), task)
 		case agent == oracle && k == "partly":
-			n.add("oracle passed in part", why, task)
+			n.add("oracle passed in part", Likely(t), task)
 		case agent == nop && k == "solved":
 			n.add("task passed with no action", "", task)
 		case agent == nop && k == "partly":

@@ -79,6 +79,7 @@ func openFolder(ctx context.Context, o Options, mine []Item) (*folder, error) {
 		return nil, err
 	}
 	defer lock.Release()
+	sweep(o)
 	config, err := jobConfig(o)
 	if err != nil {
 		return nil, err
@@ -111,6 +112,27 @@ func openFolder(ctx context.Context, o Options, mine []Item) (*folder, error) {
 	f.stop = stop
 	go f.saves(saving)
 	return f, nil
+}
+
+// sweep removes what a run left that was killed: locks of trials that are done,
+// and halves of the job's files. Those of a living one, on whatever node, are
+// younger.
+func sweep(o Options) {
+	locks := filepath.Join(o.Out, ours, "locks")
+	entries, _ := os.ReadDir(locks)
+	for _, e := range entries {
+		if l, _, _ := lockfile.Try(filepath.Join(locks, e.Name())); l != nil {
+			l.Release()
+		}
+	}
+	for _, name := range []string{result.ConfigFile, result.ResultFile} {
+		halves, _ := filepath.Glob(filepath.Join(o.Out, "."+name+".*")) // see atomicfile.Write
+		for _, half := range halves {
+			if st, err := os.Lstat(half); err == nil && st.Mode().IsRegular() && o.Now().Sub(st.ModTime()) > time.Hour {
+				_ = os.Remove(half) // it harms nobody
+			}
+		}
+	}
 }
 
 // jobConfig is what the job's config.json is to be: what is there, with the

@@ -329,7 +329,23 @@ func TestRun_AfterAKill(t *testing.T) {
 			if err := os.Chtimes(filepath.Join(o.Out, ours, "locks", items[0].Name), time.Unix(1, 0), time.Unix(1, 0)); err != nil {
 				t.Fatal(err)
 			}
+			// Half of the job's figures, of that process and of one that lives.
+			dead, living := filepath.Join(o.Out, ".result.json.ABCDEFGH"), filepath.Join(o.Out, ".result.json.IJKLMNOP")
+			write(t, dead, "{")
+			write(t, living, "{")
+			if err := os.Chtimes(dead, time.Unix(1, 0), time.Unix(1, 0)); err != nil {
+				t.Fatal(err)
+			}
 			s := mustRun(t, t.Context(), o)
+			if _, err := os.Lstat(dead); err == nil {
+				t.Errorf("%s is left", dead)
+			}
+			if _, err := os.Lstat(living); err != nil {
+				t.Error(err)
+			}
+			if locks, err := os.ReadDir(filepath.Join(o.Out, ours, "locks")); err != nil || len(locks) > 0 {
+				t.Errorf("locks are left: %v, %v", locks, err)
+			}
 			if s.Kept != tc.kept || !s.Done() {
 				t.Errorf("%+v, want %d kept", s, tc.kept)
 			}

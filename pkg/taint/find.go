@@ -23,10 +23,10 @@ import (
 // why it cannot be told what the verifier opened; then every file counts that
 // it would have loaded, had it been opened.
 func (w *Watch) Find(alive bool) (found []result.Taint, unknown string, err error) {
-	seen := map[string]bool{}
+	seen, stirred := map[string]bool{}, map[string]int{}
 	if w.opened != nil {
 		err := w.opened.finish()
-		seen = w.opened.seen
+		seen, stirred = w.opened.seen, w.opened.stirred
 		if w.lost == "" {
 			w.lost = w.opened.lost
 		}
@@ -47,7 +47,7 @@ func (w *Watch) Find(alive bool) (found []result.Taint, unknown string, err erro
 			inodes[t.ino] = true
 		}
 	}
-	f := finder{Watch: w, seen: seen, inodes: inodes, alive: alive, rest: map[string]bool{}}
+	f := finder{Watch: w, seen: seen, inodes: inodes, alive: alive, rest: map[string]bool{}, stirred: stirred}
 	for p := range w.agents {
 		f.rest[p] = true
 	}
@@ -62,6 +62,9 @@ func (w *Watch) Find(alive bool) (found []result.Taint, unknown string, err erro
 				return nil, "", err
 			}
 		}
+	}
+	if err := f.gone(); err != nil && err != errEnough {
+		return nil, "", err
 	}
 	slices.SortFunc(f.found, func(a, b result.Taint) int { return strings.Compare(a.Path, b.Path) })
 	if len(f.found) > enough {
@@ -78,8 +81,10 @@ type finder struct {
 	seen   map[string]bool
 	inodes map[uint64]bool
 	alive  bool
-	rest   map[string]bool // of the agent's that were not met
-	found  []result.Taint
+	// stirred is what came and went meanwhile, and how often.
+	stirred map[string]int
+	rest    map[string]bool // of the agent's that were not met
+	found   []result.Taint
 }
 
 func (f *finder) visit(v *tree.Visited) error {
@@ -89,6 +94,8 @@ func (f *finder) visit(v *tree.Visited) error {
 	now := stateOf(v)
 	t, ok := f.agents[v.Path]
 	delete(f.rest, v.Path)
+	stirs := f.stirred[v.Path]
+	delete(f.stirred, v.Path)
 	link := v.Mode&unix.S_IFMT == unix.S_IFLNK
 	switch {
 	case ok && t.state == now:
@@ -106,7 +113,42 @@ func (f *finder) visit(v *tree.Visited) error {
 	if !f.alive || f.before[v.Path] == now {
 		return nil
 	}
-	return f.late(v)
+	known := len(f.found)
+	if err := f.late(v); err != nil || len(f.found) > known || stirs < 2 || link {
+		return err
+	}
+	// It is as in the image, and was something else in between.
+	if e, err := f.judge.image.Lookup(v.Path); err != nil || !e.Mode.IsRegular() || !sameContent(v, e) {
+		return nil
+	}
+	return f.add(v.Path, touched{state: now}, nil, putBack)
+}
+
+const putBack = "; it changed while the tests ran, beside processes of the agent's, and was put back"
+
+// gone judges what came and went again while the verifier worked, and is found
+// in place of a shell or loaded by every program.
+func (f *finder) gone() error {
+	if !f.alive {
+		return nil
+	}
+	for p := range f.stirred {
+		k, _ := f.judge.kindOf(p)
+		if _, err := f.judge.image.Lookup(p); err != fs.ErrNotExist || f.agents[p].mode != 0 || sourceOf(p) != "" {
+			continue
+		}
+		if k == site || k == above || k == pth && f.imageHas(path.Dir(p)) || p == "etc/ld.so.preload" || k == command && shells.MatchString(path.Base(p)) {
+			if err := f.add(p, touched{state: state{mode: 0o755}}, nil, putBack); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (f *finder) imageHas(p string) bool {
+	_, err := f.judge.image.Lookup(p)
+	return err == nil
 }
 
 // late judges what changed while the verifier worked: by it, or by what the
@@ -117,15 +159,16 @@ func (f *finder) late(v *tree.Visited) error {
 	k, _ := f.judge.kindOf(v.Path)
 	t := touched{state: stateOf(v)}
 	switch {
-	case k == nothing || k == startup || k == plugin || k == pth:
+	case k == nothing || k == startup || k == plugin || k == tool && !f.made[v.Ino]:
+		return nil
+	case k == pth && !f.imageHas(path.Dir(v.Path)): // an environment of the tests' own
 		return nil
 	case k == hook && v.Path != "etc/ld.so.preload" || k == git:
 		return nil
 	case sourceOf(v.Path) != "" && !f.made[v.Ino]: // the tests' own Python writes it
 		return nil
 	case f.made[v.Ino], k == hook, k == site, k == above, k == library, k == command && shells.MatchString(path.Base(v.Path)):
-	case k == cache:
-		t.text, _ = read(v)
+	case k == cache, k == pth:
 	default:
 		if _, err := f.judge.image.Lookup(v.Path); err == fs.ErrNotExist {
 			return nil
@@ -135,6 +178,8 @@ func (f *finder) late(v *tree.Visited) error {
 	}
 	if v.Mode&unix.S_IFMT == unix.S_IFLNK {
 		t.to, _ = v.Link()
+	} else if k.byText() {
+		t.text, _ = read(v)
 	}
 	return f.add(v.Path, t, v, "; it changed while the tests ran, beside processes of the agent's")
 }

@@ -13,30 +13,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// opened hears which files are opened in some folders, whoever opens them.
+// opened hears which files are opened in some folders, and which come and go
+// there, whoever does it.
 type opened struct {
 	f       *os.File
-	folders sync.Map // watch descriptor (int32) -> path relative to the root
+	root    *os.File              // the upper folder
+	follows func(dir string) bool // whether a folder that is made is listened at, too
+	folders sync.Map              // watch descriptor (int32) -> path relative to the root
 	done    chan struct{}
 
 	// For who has waited for done only.
 	seen map[string]bool
-	lost string // why not all can have been heard, or ""
+	// stirred counts how often what is at a path came, went or was written: a
+	// copy that the overlay makes of the image's file comes once.
+	stirred map[string]int
+	lost    string // why not all can have been heard, or ""
 }
 
-// newOpened begins to hear: inotify(7).
-func newOpened() (*opened, error) {
+// newOpened makes ready to hear: inotify(7). Call begin when folders are added.
+func newOpened(upper string, follows func(string) bool) (*opened, error) {
+	root, err := os.OpenFile(upper, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
+		root.Close()
 		if err == unix.EMFILE {
 			return nil, errors.New("no inotify instance is left (fs.inotify.max_user_instances, which all of the user's processes share)")
 		}
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
-	o := &opened{f: os.NewFile(uintptr(fd), "inotify"), done: make(chan struct{}), seen: map[string]bool{}}
-	go o.listen()
+	o := &opened{
+		f: os.NewFile(uintptr(fd), "inotify"), root: root, follows: follows, done: make(chan struct{}),
+		seen: map[string]bool{}, stirred: map[string]int{},
+	}
 	return o, nil
 }
+
+// moves are what happens to names.
+const moves = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE
 
 // add hears of the folder at p, name in the folder that fd is open on.
 func (o *opened) add(p string, fd int, name string) error {
@@ -52,7 +68,7 @@ func (o *opened) add(p string, fd int, name string) error {
 	var wd int
 	var failed error
 	err = raw.Control(func(fd uintptr) {
-		wd, failed = unix.InotifyAddWatch(int(fd), fmt.Sprintf("/proc/self/fd/%d", dir), unix.IN_OPEN|unix.IN_ONLYDIR)
+		wd, failed = unix.InotifyAddWatch(int(fd), fmt.Sprintf("/proc/self/fd/%d", dir), unix.IN_OPEN|moves|unix.IN_MODIFY|unix.IN_ONLYDIR)
 	})
 	if err = errors.Join(err, failed); err != nil {
 		return err
@@ -89,14 +105,63 @@ func (o *opened) take(b []byte) {
 		if mask&unix.IN_Q_OVERFLOW != 0 {
 			o.lost = "more files were opened at once than the kernel remembers (fs.inotify.max_queued_events)"
 		}
-		if folder, ok := o.folders.Load(wd); ok && name != "" && mask&unix.IN_ISDIR == 0 {
-			o.seen[path.Join(folder.(string), name)] = true
+		folder, ok := o.folders.Load(wd)
+		if !ok || name == "" {
+			continue
+		}
+		if len(o.seen)+len(o.stirred) > tooMany {
+			o.lost = "more files came, went and were opened than are remembered"
+			continue
+		}
+		p := path.Join(folder.(string), name)
+		switch {
+		case mask&unix.IN_ISDIR != 0:
+			if mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0 {
+				o.enter(p, 8)
+			}
+			continue
+		case mask&unix.IN_MODIFY != 0:
+			o.stirred[p] += 2
+		case mask&moves != 0:
+			o.stirred[p]++
+		}
+		if mask&unix.IN_OPEN != 0 {
+			o.seen[p] = true
 		}
 	}
 }
 
 // past is a time to stop reading at.
 var past = time.Unix(1, 0)
+
+// enter hears of a folder that came up, and of those in it. What it has by then
+// came once.
+func (o *opened) enter(p string, depth int) {
+	if depth == 0 || !o.follows(p) {
+		return
+	}
+	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS}
+	fd, err := unix.Openat2(int(o.root.Fd()), p, &how)
+	if err != nil {
+		return // gone again
+	}
+	dir := os.NewFile(uintptr(fd), p)
+	defer dir.Close()
+	list, _ := dir.ReadDir(-1)
+	for _, e := range list {
+		if !e.IsDir() {
+			o.stirred[path.Join(p, e.Name())]++
+		}
+	}
+	if err := o.add(p, fd, "."); err != nil && o.lost == "" {
+		o.lost = fmt.Sprintf("/%s cannot be watched: %v", p, err)
+	}
+	for _, e := range list {
+		if e.IsDir() {
+			o.enter(path.Join(p, e.Name()), depth-1)
+		}
+	}
+}
 
 // finish ends the listening when all that has happened is heard.
 func (o *opened) finish() error {
@@ -108,21 +173,41 @@ func (o *opened) finish() error {
 	if err != nil {
 		return err
 	}
+	defer o.root.Close()
 	defer o.f.Close()
-	return raw.Control(func(fd uintptr) {
-		buf := make([]byte, 64<<10)
-		for {
-			n, err := unix.Read(int(fd), buf)
-			if err != nil || n <= 0 {
-				return // EAGAIN
-			}
-			o.take(buf[:n])
+	return raw.Control(func(fd uintptr) { o.drain(fd) })
+}
+
+// drain takes what is there.
+func (o *opened) drain(fd uintptr) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := unix.Read(int(fd), buf)
+		if err != nil || n <= 0 {
+			return // EAGAIN
 		}
-	})
+		o.take(buf[:n])
+	}
+}
+
+// begin forgets what was opened so far, by the caller itself, and hears from
+// now on.
+func (o *opened) begin() error {
+	defer func() { go o.listen() }()
+	raw, err := o.f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	err = raw.Control(func(fd uintptr) { o.drain(fd) })
+	clear(o.seen)
+	clear(o.stirred)
+	o.lost = ""
+	return err
 }
 
 // close ends it whatever it has heard.
 func (o *opened) close() {
 	o.f.Close()
 	<-o.done
+	o.root.Close()
 }

@@ -25,6 +25,7 @@ type change struct {
 	to   string // of a link
 	exec bool   // somebody may execute it
 	// text is the content of a file of a kind that is judged by it.
+	// It is nil if it cannot be told any more.
 	text []byte
 	// same says whether the content is e's; nil if it cannot be told any more.
 	same func(e sif.Entry) bool
@@ -38,7 +39,7 @@ type judge struct {
 }
 
 // byText says whether a kind is judged by what is in the file.
-func (k kind) byText() bool { return k == cache || k == pth || k == plugin || k == git }
+func (k kind) byText() bool { return k == cache || k == pth || k == plugin || k == git || k == tool }
 
 // taints says in a few words why a verifier that loaded c was not the image's
 // alone any more; "" if it was told to load c, or was not changed by it.
@@ -77,9 +78,9 @@ func (j judge) taints(c change) (string, error) {
 	case above:
 		return state + ": what runs tests looks for it in the folders above them", nil
 	case site:
-		return state + ": every Python runs it", nil
+		return state + ": every Python runs it, or what it names", nil
 	case pth:
-		if line := startLine(c.text); line != "" || c.link {
+		if line := startLine(c.text); line != "" || c.link || c.text == nil {
 			return state + ": every Python runs its line " + shown(line), nil
 		}
 		return "", nil
@@ -111,6 +112,9 @@ func (j judge) taints(c change) (string, error) {
 		if had {
 			return state + ", which Python loads modules from", nil
 		}
+		if top := topOf(m[2]); (top == "pytest" || top == "_pytest") && !j.names("pytest") {
+			return state + ": tests are run by it", nil
+		}
 		if other := j.otherModule(m[1], m[2]); other != "" {
 			return fmt.Sprintf("%s: Python finds it instead of the image's %s", state, other), nil
 		}
@@ -139,7 +143,20 @@ func (j judge) taints(c change) (string, error) {
 				return j.unlessTold(c.path, fmt.Sprintf("%s: its name is that of the image's /%s", state, p)), nil
 			}
 		}
-		return "", nil
+		return j.testTool(c, state), nil
+	case tool:
+		if path.Base(c.path) == "env" { // tests source it, executable or not
+			if installerEnv.Match(c.text) && !c.link || j.tellsOf(c.path) {
+				return "", nil
+			}
+			return state + ": tests read their settings from it when they have installed uv or Rust", nil
+		}
+		for _, d := range j.path {
+			if p := path.Join(d, path.Base(c.path)); j.has(p) && (c.exec || c.link) {
+				return j.unlessTold(c.path, fmt.Sprintf("%s: its name is that of the image's /%s, and tests put its folder before that", state, p)), nil
+			}
+		}
+		return j.testTool(c, state), nil
 	case library, perl:
 		if had {
 			return j.unlessTold(c.path, state+", and part of programs"), nil
@@ -158,6 +175,23 @@ func (j judge) taints(c change) (string, error) {
 	}
 	return "", nil
 }
+
+// testTools are the programs that tests are run by.
+var testTools = regexp.MustCompile(`^(uvx?|py\.?test(-3)?|python[\d.]*|nox|tox|bats)$`)
+
+// testTool is why a new program taints, if it is one that tests are run by and
+// the task does not ask for it.
+func (j judge) testTool(c change, state string) string {
+	name := path.Base(c.path)
+	if !c.exec && !c.link || !testTools.MatchString(name) || j.names(name) || j.tellsOf(c.path) {
+		return ""
+	}
+	return state + ": tests are run by programs of this name, and the image has none"
+}
+
+// installerEnv is the file env that the installers of uv and Rust leave: it
+// puts one folder before PATH.
+var installerEnv = regexp.MustCompile(strings.ReplaceAll(`\A(\s*(#.*|case ":\$\{?PATH\}?:" in|(\*:"?BIN"?:\*\)|\*\))?\s*(export PATH="BIN:\$PATH")?\s*(;;)?|esac)\s*\n)*\z`, "BIN", `(\$HOME|/root|/home/[^/"]+)/\.(local|cargo)/bin`))
 
 // unchanged says whether a path of the image has what it had there. A folder
 // is none of ours: what is in it is judged by itself.

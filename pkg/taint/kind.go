@@ -3,6 +3,7 @@ package taint
 import (
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -14,13 +15,14 @@ const (
 	hook                 // a file with one meaning, see hooks
 	cache                // /etc/ld.so.cache
 	above                // settings of a test runner, in a folder above the tests
-	site                 // sitecustomize and usercustomize
+	site                 // what every Python runs or looks into: sitecustomize, pybuilddir.txt
 	pth                  // a .pth file of Python
 	plugin               // entry points of a Python package
 	startup              // a start file in somebody's home
 	git                  // settings of git
 	bytecode             // of a Python module
 	command              // in a PATH folder
+	tool                 // in a folder of programs below a home, which tests put before PATH
 	library              // a shared library
 	python               // a module in an interpreter's folders
 	perl                 // a module in Perl's folders
@@ -43,6 +45,9 @@ var hooks = []struct{ path, does string }{
 	{"etc/zsh/", "zsh runs it"},
 	{"etc/zshenv", "zsh runs it"},
 	{"etc/pip.conf", "pip takes packages from where it says"},
+	{"etc/xdg/pip/pip.conf", "pip takes packages from where it says"},
+	{"usr/pip.conf", "pip takes packages from where it says"},
+	{"etc/uv/uv.toml", "uv takes packages from where it says"},
 	{"etc/ssl/openssl.cnf", "programs with OpenSSL load the engines that it names"},
 	{"usr/lib/ssl/openssl.cnf", "programs with OpenSSL load the engines that it names"},
 	{"etc/perl/sitecustomize.pl", "perl runs it"},
@@ -58,16 +63,21 @@ var runnerSettings = regexp.MustCompile(`^(conftest\.py|\.?pytest\.(ini|toml)|to
 
 var (
 	siteModule = regexp.MustCompile(`(^|/)(sitecustomize|usercustomize)(/__init__)?(\.[^/]*)?\.(py|pyc|so)$`)
+	// What Python asks before it has a module of its own: an archive that is
+	// first in sys.path, and the folder of its build, told beside the program
+	// (CPython, Modules/getpath.py).
+	siteStart  = regexp.MustCompile(`(^|/)(pybuilddir\.txt|lib(64)?/python3\d+t?\.zip)$`)
 	siteFolder = regexp.MustCompile(`(^|/)(site|dist)-packages/[^/]*\.pth$`)
 	entryTable = regexp.MustCompile(`(^|/)[^/]+\.(dist|egg)-info/entry_points\.txt$`)
-	homeFiles  = regexp.MustCompile(`^(root|home/[^/]+)/(\.(bash(rc|_profile|_login|_logout|_env)|profile|zsh(rc|env)|zprofile|kshrc|pdbrc(\.py)?|pythonrc(\.py)?|gdbinit|Rprofile|irbrc|npmrc|curlrc|wgetrc|condarc|perltidyrc)|\.config/(pip/pip\.conf|uv/uv\.toml|fish/.*)|\.pip/pip\.conf|\.cargo/config(\.toml)?)$`)
+	homeFiles  = regexp.MustCompile(`^(root|home/[^/]+)/(\.(bash(rc|_profile|_login|_logout|_env)|profile|zsh(rc|env)|zprofile|kshrc|pdbrc(\.py)?|pythonrc(\.py)?|gdbinit|Rprofile|irbrc|npmrc|curlrc|wgetrc|condarc|perltidyrc)|\.config/(pip/pip\.conf|uv/uv\.toml|curlrc|fish/.*)|\.pip/pip\.conf|\.cargo/config(\.toml)?)$`)
+	homeTools  = regexp.MustCompile(`^(root|home/[^/]+)/\.(local|cargo)/bin/[^/]+$`)
 	gitFiles   = regexp.MustCompile(`^(etc/gitconfig|(root|home/[^/]+)/\.(gitconfig|config/git/config))$`)
 	pycFile    = regexp.MustCompile(`^(.*/)?__pycache__/([^/.]+)\.[^/]*\.pyc$`)
 
 	// A folder of modules and, below it, the module.
 	pythonFolder = regexp.MustCompile(`^((?:.*/)?lib(?:64)?/python3(?:\.\d+t?)?/(?:(?:site|dist)-packages|lib-dynload)|(?:.*/)?lib(?:64)?/python3\.\d+t?)/(.+)$`)
 	perlFolder   = regexp.MustCompile(`^((?:etc/perl|usr/(?:local/)?(?:share|lib)/perl5?(?:/[\d.]+)?|usr/(?:local/)?lib/[^/]+/perl5?(?:-base)?(?:/[\d.]+)?))/(.+\.(?:p[lmh]|al|so))$`)
-	libraryFile  = regexp.MustCompile(`^(?:usr/)?(?:local/)?lib(?:32|64|x32)?/(?:[^/]+-linux-[^/]+/)?(?:glibc-hwcaps/[^/]+/|gconv/|tls/|security/)?([^/]+\.so(?:\.[^/]*)?)$`)
+	libraryFile  = regexp.MustCompile(`^(?:usr/)?(?:local/)?lib(?:32|64|x32)?/(?:[^/]+-linux-[^/]+/)?(?:(?:glibc-hwcaps/[^/]+|gconv|security|tls|haswell|xeon_phi|avx512_1|x86_64|i[3-6]86|sse2|nosegneg|atomics|v8l|power\d+)/)*([^/]+\.so(?:\.[^/]*)?)$`)
 	codeName     = regexp.MustCompile(`\.(so(\.[^/]*)?|py[cdo]?|p[lm]|m?js|cjs|node|sh|bash|rb|jar|class|lua|tcl|R|rds|rdb|egg|whl|zip)$`)
 )
 
@@ -108,7 +118,7 @@ func (pl places) kindOf(p string) (kind, string) {
 		return hook, "programs that convert text load the libraries that it names"
 	case runnerSettings.MatchString(p):
 		return above, ""
-	case has("customize") && siteModule.MatchString(p):
+	case has("customize") && siteModule.MatchString(p), siteStart.MatchString(p), pl.venv(p):
 		return site, ""
 	case has(".pth") && siteFolder.MatchString(p):
 		return pth, ""
@@ -116,6 +126,8 @@ func (pl places) kindOf(p string) (kind, string) {
 		return plugin, ""
 	case has("git") && gitFiles.MatchString(p):
 		return git, ""
+	case has("/bin/") && homeTools.MatchString(p) && !slices.Contains(pl.path, dir):
+		return tool, ""
 	case (under(p, "root") || under(p, "home")) && homeFiles.MatchString(p):
 		return startup, ""
 	}
@@ -152,6 +164,12 @@ func (pl places) kindOf(p string) (kind, string) {
 		}
 	}
 	return nothing, ""
+}
+
+// venv says whether a Python in a PATH folder takes p for the settings of its
+// virtual environment: beside it or one folder up (site.py).
+func (pl places) venv(p string) bool {
+	return path.Base(p) == "pyvenv.cfg" && slices.ContainsFunc(pl.path, func(d string) bool { return path.Dir(p) == d || path.Dir(p) == path.Dir(d) })
 }
 
 var startFile = regexp.MustCompile(`^([^/.]+)(/__init__)?(\.[^/]*)?\.(py|pyc|so)$`)

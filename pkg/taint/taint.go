@@ -56,7 +56,7 @@ const most = 64
 
 // tooMany files of an agent's are not looked through: they would take gigabytes
 // of memory here.
-const tooMany = 3_000_000
+const tooMany = 2_000_000
 
 // enough is how many files are named.
 const enough = 100
@@ -195,7 +195,7 @@ func (w *Watch) After() error {
 	if w.opened != nil {
 		w.opened.close()
 	}
-	if w.opened, err = newOpened(); err != nil {
+	if w.opened, err = newOpened(w.o.Upper, w.follows); err != nil {
 		w.lost = err.Error()
 	}
 	var st unix.Statfs_t
@@ -204,7 +204,13 @@ func (w *Watch) After() error {
 	}
 	w.made = map[uint64]bool{}
 	m := marker{Watch: w, now: map[string]touched{}, heard: map[string]bool{}}
-	if err = w.each(m.visit); err != nil {
+	err = w.each(m.visit)
+	if w.opened != nil {
+		if err := w.opened.begin(); err != nil {
+			w.lost = err.Error()
+		}
+	}
+	if err != nil {
 		w.lost = err.Error()
 		return fmt.Errorf("listing what the agent changed: %w", err)
 	}
@@ -227,7 +233,7 @@ func (m *marker) visit(v *tree.Visited) error {
 		if v.Err != nil && m.counts(v.Path+"/x.py") {
 			m.lost = fmt.Sprintf("/%s cannot be listed: %v", v.Path, v.Err)
 		}
-		if v.Path == path.Dir(relative(m.o.Runs)) {
+		if v.Err == nil && (v.Path == path.Dir(relative(m.o.Runs)) || m.follows(v.Path)) {
 			m.listen(v, v.Path, path.Base(v.Path))
 		}
 		return nil
@@ -278,6 +284,12 @@ func (m *marker) listen(v *tree.Visited, p, name string) {
 	case err != nil:
 		m.lost = fmt.Sprintf("/%s cannot be watched: %v", p, err)
 	}
+}
+
+// follows says whether programs may come to be in a folder, or in one that is
+// in it.
+func (w *Watch) follows(dir string) bool {
+	return dir == "." || w.counts(dir+"/x.so") || slices.ContainsFunc(w.judge.path, func(d string) bool { return under(d, dir) })
 }
 
 func (w *Watch) counts(p string) bool {

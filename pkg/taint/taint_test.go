@@ -117,6 +117,18 @@ func TestWatch(t *testing.T) {
 	s.find(false, "/etc/profile.d/\xff\n.sh /usr/bin/sh", "")
 }
 
+// What is read to judge it is not opened by the verifier.
+func TestWatch_OwnReading(t *testing.T) {
+	s := newScene(t)
+	for _, p := range []string{"a.pth", "b.pth", "c.pth"} {
+		s.write("usr/lib/python3/dist-packages/"+p, "import os")
+	}
+	s.after()
+	s.write("tests/test.sh", "")
+	s.open("usr/lib/python3/dist-packages/b.pth")
+	s.find(true, "/usr/lib/python3/dist-packages/b.pth", "")
+}
+
 // fuse-overlayfs opens a file by whatever name it came to know it.
 func TestWatch_HardLinks(t *testing.T) {
 	s := newScene(t)
@@ -238,6 +250,56 @@ func TestWatch_Links(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.find(false, "/usr/bin/tool", "")
+}
+
+// What was another program for a moment only is seen where the agent left
+// something running; the overlay's copy of an image's file is none.
+func TestWatch_PutBack(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		alive bool
+		do    func(s *scene)
+		want  string
+	}{
+		{"written twice", true, func(s *scene) { s.write("usr/bin/sh", "another"); s.write("usr/bin/sh", "the image's") }, "/usr/bin/sh"},
+		{"by the tests", false, func(s *scene) { s.write("usr/bin/sh", "another"); s.write("usr/bin/sh", "the image's") }, ""},
+		{"moved in twice", true, func(s *scene) { s.move("another", "usr/bin/sh"); s.move("the image's", "usr/bin/sh") }, "/usr/bin/sh"},
+		{"copied once", true, func(s *scene) { s.move("the image's", "usr/bin/sh") }, ""},
+		{"there and away", true, func(s *scene) {
+			s.write("usr/local/bin/sh", "another")
+			if err := os.Remove(s.at("usr/local/bin/sh")); err != nil {
+				t.Fatal(err)
+			}
+		}, "/usr/local/bin/sh"},
+		{"another name, there and away", true, func(s *scene) {
+			s.write("usr/local/bin/job", "another")
+			if err := os.Remove(s.at("usr/local/bin/job")); err != nil {
+				t.Fatal(err)
+			}
+		}, ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newScene(t)
+			for _, d := range []string{"usr/bin", "usr/local/bin"} {
+				if err := os.MkdirAll(s.at(d), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.after()
+			s.write("tests/test.sh", "")
+			row.do(s)
+			s.find(row.alive, row.want, "")
+		})
+	}
+}
+
+// move puts a file in place as an overlay does with its copies.
+func (s *scene) move(text, p string) {
+	s.t.Helper()
+	s.write("app/copy", text)
+	if err := os.Rename(s.at("app/copy"), s.at(p)); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 func TestWatch_Many(t *testing.T) {

@@ -148,7 +148,7 @@ func (a *agent) work(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	prompt := opening(a.Instruction, seen.text())
+	prompt := opening(a.Instruction, a.shown(seen))
 	a.chat.opening = prompt
 	for pending := false; ; {
 		a.turn++
@@ -156,6 +156,9 @@ func (a *agent) work(ctx context.Context) (string, error) {
 		reply, err := a.answer(ctx, &t)
 		if err != nil {
 			return "", err
+		}
+		if t.Prompt != prompt {
+			pending = false // a hand-over took the place of the question
 		}
 		a.end.Turns++
 		p := a.understand(&t, reply)
@@ -240,7 +243,7 @@ func (a *agent) carryOut(ctx context.Context, t *trajectory.Turn, commands []Com
 	if err != nil {
 		return "", err
 	}
-	t.Output = out.text()
+	t.Output = a.shown(out)
 	if len(commands) > 0 && !out.Screen {
 		t.Fence = metFence(out.Text)
 	}
@@ -250,17 +253,26 @@ func (a *agent) carryOut(ctx context.Context, t *trajectory.Turn, commands []Com
 	return t.Output, nil
 }
 
-// text is what the model is shown.
-func (o Output) text() string {
+// shown is what the model is shown.
+func (a *agent) shown(o Output) string {
 	head := "New terminal output:\n"
 	if o.Screen {
 		head = "Current terminal screen:\n"
 	}
-	text := head + clip(o.Text, MaxOutput)
+	text := head + clip(o.Text, a.most())
 	if len(o.Notes) > 0 {
 		text = "NOTE: " + list(o.Notes) + "\n\n" + text
 	}
 	return text
+}
+
+// most is how many bytes of the terminal are shown at once: no more than a
+// quarter of a small model's context, at three bytes a token.
+func (a *agent) most() int {
+	if n := a.model.Limits().Context; n > 0 {
+		return min(MaxOutput, n*3/4)
+	}
+	return MaxOutput
 }
 
 // capped is why there is no next turn, or "".

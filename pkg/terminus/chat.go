@@ -163,7 +163,7 @@ func (a *agent) handOver(ctx context.Context, t *trajectory.Turn) error {
 	if err != nil {
 		return err
 	}
-	ask := questionsRequest(a.Instruction, summary.assistant.Content, clip(screen, MaxOutput))
+	ask := questionsRequest(a.Instruction, summary.assistant.Content, clip(screen, a.most()))
 	questions, _, err := a.call(ctx, trajectory.Questions, ask, conversation{})
 	if err != nil {
 		return err

@@ -27,6 +27,9 @@ type Agent interface {
 	Run(ctx context.Context, e Env) (result.AgentEnd, error)
 }
 
+// checker is an agent that knows before the start that it can do nothing.
+type checker interface{ Check(spec.Spec) error }
+
 // Env is what an agent is given: its domain of the container, never the
 // verifier's, and no path of the task's folder but a solution's.
 type Env struct {
@@ -106,14 +109,17 @@ func hasSolution(dir string) error {
 	return Faultf("agent", "solution_missing", "task", "an oracle cannot be run for this task; nop can", "it has no solution/solve.sh")
 }
 
-// Solvable says whether an oracle has a solution for each part of a task.
-func Solvable(s spec.Spec) bool {
+// Check says why an oracle has nothing to do in a task.
+func (Oracle) Check(s spec.Spec) error {
+	if no := s.SolutionRefused; no != nil {
+		return Faultf("setup", "setup_failed", "task", no.Advice, "the solution cannot be run: %s", no.Reason)
+	}
 	for _, p := range parts(s) {
-		if hasSolution(p.solution) != nil {
-			return false
+		if err := hasSolution(p.solution); err != nil {
+			return err
 		}
 	}
-	return true
+	return nil
 }
 
 // shell is a command for bash, as Harbor has it, where the image has one, else

@@ -7,7 +7,6 @@ import (
 
 	"fence/pkg/box"
 	"fence/pkg/result"
-	"fence/pkg/session"
 )
 
 // Fault is an error that ends a trial without a reward.
@@ -26,7 +25,6 @@ func Faultf(phase, class, cause, hint, format string, a ...any) error {
 func (r *run) because(ctx context.Context, b Box, phase, class, cause string, err error) error {
 	var f *Fault
 	var be *box.Error
-	var se *session.Error
 	switch {
 	case err == nil:
 		return nil
@@ -50,14 +48,16 @@ func (r *run) because(ctx context.Context, b Box, phase, class, cause string, er
 		if be.Class == "not_isolated" || be.Class == "gate_failed" {
 			f.Phase = "isolation"
 		}
-	case errors.As(err, &se) && se.Code == session.CodeLost && class == "internal":
-		f = &Fault{result.Fault{Phase: phase, Class: "session_lost", Cause: "infra", Message: se.Text, Hint: se.Hint}}
 	default:
 		f = &Fault{result.Fault{Phase: phase, Class: class, Cause: cause, Message: err.Error()}}
 	}
 	switch f.Class {
 	case "memory_limit", "process_limit", "disk_limit":
-		f.Cause = r.blame(phase)
+		f.Cause = r.blame()
+	case "session_lost":
+		if phase == "verify" { // no agent reaches that domain
+			f.Cause = "unknown"
+		}
 	}
 	if f.Cause == "" {
 		f.Cause = "unknown"
@@ -65,9 +65,9 @@ func (r *run) because(ctx context.Context, b Box, phase, class, cause string, er
 	return f
 }
 
-// blame is whose doing it is that a limit was passed: what runs in the
-// verifier's phase was left by the agent, or is of the task.
-func (r *run) blame(phase string) string {
+// blame is whose doing it is that a limit was passed: a model's, since it began
+// to act, for what it leaves runs on; else the task's.
+func (r *run) blame() string {
 	if r.acted && !r.Agent.Scripted() {
 		return "agent"
 	}

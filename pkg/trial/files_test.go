@@ -118,3 +118,41 @@ func TestSalvage(t *testing.T) {
 		t.Errorf("a link in the place of the folder is followed: %v, %v", listed(t, to), err)
 	}
 }
+
+// Whatever comes out of a container: nothing is made outside of the folder, and
+// in it files and folders alone, within the limits.
+func FuzzUnpack(f *testing.F) {
+	for _, names := range [][]string{{"a", "d/b"}, {"../a"}, {"/a"}, {"d/../../a"}, {"a", "a/b"}, {".", "a\x00b"}} {
+		var out bytes.Buffer
+		w := tar.NewWriter(&out)
+		for _, name := range names {
+			if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: 1, Format: tar.FormatPAX}); err == nil {
+				w.Write([]byte("x"))
+			}
+			_ = w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name + "l", Linkname: "/etc"})
+		}
+		w.Close()
+		f.Add(out.Bytes())
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		parent := t.TempDir()
+		dir := filepath.Join(parent, "dir")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		m := most{file: 100, all: 1000, files: 10}
+		_, _ = unpack(bytes.NewReader(data), dir, m, nil, nil)
+		if out := listed(t, parent); len(out) > 1 && slices.ContainsFunc(out, func(line string) bool { return !strings.HasPrefix(line[5:], "dir") }) {
+			t.Fatalf("outside: %q", out)
+		}
+		err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type()&^fs.ModeDir != 0 {
+				t.Errorf("%s is a %v", p, d.Type())
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -122,7 +122,12 @@ func Run(ctx context.Context, o Options) result.Trial {
 	default:
 		defer log.Close()
 		t.log = log
-		err = t.all(ctx)
+		if c, ok := o.Agent.(checker); ok {
+			err = c.Check(o.Spec)
+		}
+		if err == nil {
+			err = t.all(ctx)
+		}
 	}
 	if t.watch != nil {
 		t.watch.Close()

@@ -3,6 +3,7 @@ package trial
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -94,7 +95,8 @@ func TestRun_Faults(t *testing.T) {
 			b.Spec.Environment.Healthcheck = &spec.Healthcheck{Command: "sick", Retries: 2}
 			b.run = func(*fake, box.Command, session.Streams) (session.Exit, error) { return session.Exit{Code: 1}, nil }
 		}, "reward none, setup healthcheck task"},
-		"no solution": {func(b *bench) { b.Spec.Task.Solution = "" }, "reward none, agent solution_missing task, error"},
+		"no solution":                   {func(b *bench) { b.Spec.Task.Solution = "" }, "reward none, agent solution_missing task"},
+		"a solution that cannot be run": {func(b *bench) { b.Spec.SolutionRefused = &spec.Refused{Reason: "no variable"} }, "reward none, setup setup_failed task"},
 		"agent over its memory": {func(b *bench) {
 			b.run = func(f *fake, c box.Command, _ session.Streams) (session.Exit, error) {
 				return session.Exit{}, f.dies(limit)
@@ -108,7 +110,7 @@ func TestRun_Faults(t *testing.T) {
 		"tests not uploaded": {func(b *bench) { b.put = failing("verifier", "/", lost) }, "reward none, verify upload_failed infra, done"},
 		"verifier over time": {func(b *bench) { b.run = onTests(session.Exit{Code: 124, TimedOut: true}, nil) }, "reward none, verify verifier_timeout task, done"},
 		"verifier killed":    {func(b *bench) { b.run = onTests(session.Exit{Code: 137, Signal: 9}, nil) }, "reward none, verify reward_missing unknown, done"},
-		"verifier lost":      {func(b *bench) { b.run = onTests(session.Exit{}, &box.Error{Class: "session_lost", Cause: "unknown"}) }, "reward none, verify session_lost unknown, done"},
+		"verifier lost":      {func(b *bench) { b.run = onTests(session.Exit{}, &box.Error{Class: "session_lost", Cause: "agent"}) }, "reward none, verify session_lost unknown, done"},
 		"over its disk at the end": {func(b *bench) {
 			b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
 				if isTests(c) {
@@ -119,8 +121,18 @@ func TestRun_Faults(t *testing.T) {
 			}
 		}, "reward none, verify disk_limit task, done"},
 		"rewards not fetched": {func(b *bench) { b.get = failing("verifier", "/logs/verifier", lost) }, "reward none, verify download_failed infra, done"},
-		"no reward":           {reward("", ""), "reward none, verify reward_missing task, done"},
-		"empty reward":        {reward("reward.txt", " \n"), "reward none, verify reward_empty task, done"},
+		"too many files": {func(b *bench) {
+			b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
+				for i := range logsMost.files + 1 {
+					if isTests(c) {
+						f.writes(fmt.Sprintf("logs/verifier/%d", i), "")
+					}
+				}
+				return session.Exit{}, nil
+			}
+		}, "reward none, verify download_failed task, done"},
+		"no reward":    {reward("", ""), "reward none, verify reward_missing task, done"},
+		"empty reward": {reward("reward.txt", " \n"), "reward none, verify reward_empty task, done"},
 		"a link": {func(b *bench) {
 			b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
 				if isTests(c) {
@@ -136,6 +148,9 @@ func TestRun_Faults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
+			files := logsMost.files
+			logsMost.files = 50
+			defer func() { logsMost.files = files }()
 			c.change(b)
 			r := Run(t.Context(), b.Options)
 			if got := brief(r); got != c.want {

@@ -28,11 +28,11 @@ const testsOut = "/logs/verifier/test-stdout.txt"
 // verifierEnv is what the tests run with beside the task's own. HOME stays the
 // image's: tests look there for what the agent was told to make, and for
 // programs. So what an agent left there may be run, which is what taint looks
-// for; but temporary files, the user's Python modules and a repository in / are
-// none of the tests' (docs/session.md, "What the tests must not look for").
+// for; but temporary files, the user's Python modules, bytecode and a repository
+// in / are none of the tests' (docs/session.md, "What the tests must not look for").
 func (r *run) verifierEnv(p part) map[string]string {
 	env := map[string]string{
-		"TMPDIR": verifierOwn + "/tmp", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1", "GIT_CEILING_DIRECTORIES": "/",
+		"TMPDIR": verifierOwn + "/tmp", "PYTHONNOUSERSITE": "1", "PYTHONPYCACHEPREFIX": verifierOwn + "/pyc", "GIT_CEILING_DIRECTORIES": "/",
 	}
 	maps.Copy(env, r.VerifierEnv)
 	maps.Copy(env, p.verifier.Env)
@@ -97,6 +97,8 @@ func (r *run) judge(ctx context.Context, p part, dir string, artifacts []kept, e
 			r.warn("what the tests wrote could not be fetched whole: %v", err)
 		}
 		return r.because(ctx, b, "verify", "", "", Faultf("verify", "verifier_timeout", "task", "--timeout-multiplier, or [verifier] timeout_sec", "the tests were ended after %v", timeout))
+	case errors.Is(err, errTooMuch):
+		return Faultf("verify", "download_failed", "task", "", "fetching /logs/verifier: %v", err)
 	case err != nil:
 		return r.because(ctx, b, "verify", "download_failed", "infra", fmt.Errorf("fetching /logs/verifier: %w", err))
 	case exit.Signal != 0:

@@ -152,7 +152,7 @@ func TestTaint_Honest(t *testing.T) {
 		{name: "bytecode that is read", image: "debian", agent: `python3 -c 'import py_compile; py_compile.compile("/usr/lib/python3.11/base64.py", optimize=1)'`, test: `python3 -O -c 'import base64'`,
 			env: []string{"PYTHONPYCACHEPREFIX="}, want: "/usr/lib/python3.11/__pycache__/base64.cpython-311.opt-1.pyc"},
 		{name: "a package", image: "debian", agent: `mkdir -p /usr/local/lib/python3.11/dist-packages/shop; echo 'x = 1' >/usr/local/lib/python3.11/dist-packages/shop/__init__.py; python3 -c 'import shop'`, test: `python3 -c 'import shop'`},
-		{name: "pip", image: "workloads", agent: install + `pytest_json_ctrf iniconfig uv`, test: `uv --version; python3 -c 'import uv'`},
+		{name: "pip", image: "workloads", told: "Install uv.", agent: install + `pytest_json_ctrf iniconfig uv`, test: `uv --version; python3 -c 'import uv'`},
 		{name: "pip and pytest", image: "workloads", agent: install + `pytest_timeout`, test: `pytest --version`, want: "/usr/local/lib/python3.11/dist-packages/pytest_timeout-2.4.0.dist-info/entry_points.txt"},
 		{name: "pip and pytest as told", image: "workloads", told: "Install pytest-timeout.", agent: install + `pytest_timeout`, test: `pytest --version`},
 		{name: "a program", image: "debian", agent: `printf '#!/bin/sh\n' >/usr/local/bin/hello; chmod +x /usr/local/bin/hello; ln -s hello /usr/local/bin/hi`, test: `hello; hi`},
@@ -204,6 +204,11 @@ func TestTaint_WhileTheTestsRun(t *testing.T) {
 		{late, test, false, ""},
 		{`(until [ -e /opt/go ]; do :; done; printf '#!/bin/sh\n' >/usr/local/bin/python3; chmod +x /usr/local/bin/python3; touch /opt/done) >/dev/null 2>&1 &`, test, true, "/usr/local/bin/python3"},
 		{`printf '#!/bin/sh\n' >/opt/x; chmod +x /opt/x; (until [ -e /opt/go ]; do :; done; mv /opt/x /usr/local/bin/lesspipe; touch /opt/done) >/dev/null 2>&1 &`, test, true, "/usr/local/bin/lesspipe"},
+		// Put back, and taken away, before the tests end.
+		{`(until [ -e /opt/go ]; do :; done; cp /bin/bash /opt/b; cp /bin/true /bin/bash; bash; cp /opt/b /bin/bash; touch /opt/done) >/dev/null 2>&1 &`, test, true, "/usr/bin/bash"},
+		{`(until [ -e /opt/go ]; do :; done; cp /bin/bash /opt/b; rm /bin/bash; cp /bin/true /bin/bash; bash; mv /opt/b /bin/bash; touch /opt/done) >/dev/null 2>&1 &`, test, true, "/usr/bin/bash"},
+		{`(until [ -e /opt/go ]; do :; done; ln -s /bin/true /usr/local/bin/bash; bash; rm /usr/local/bin/bash; touch /opt/done) >/dev/null 2>&1 &`, test, true, "/usr/local/bin/bash"},
+		{`:`, `chmod 755 /bin/bash; touch /bin/sh /usr/bin/python3.11; chown -R 0:0 /usr/lib/python3.11; bash -c :; cp -p /bin/bash /opt/b`, true, ""},
 		// A link's access time can be set back, but not unseen.
 		{`ln -s /bin/true /usr/local/bin/python3; (until [ -e /opt/go ]; do :; done; touch -h -a -d @1 /usr/local/bin/python3; touch /opt/done) >/dev/null 2>&1 &`, `python3; ` + test, true, "/usr/local/bin/python3"},
 		{`:`, `printf '#!/bin/sh\n' >/usr/local/bin/tool; chmod +x /usr/local/bin/tool; tool; sed 's/libz[.]so[.]1/libq.so.1/' /lib/x86_64-linux-gnu/libz.so.1 >/usr/local/lib/libq.so.1; ldconfig; LD_PRELOAD=libq.so.1 id; mkdir -p /usr/local/lib/python3.11/dist-packages/n; echo >/usr/local/lib/python3.11/dist-packages/n/__init__.py; python3 -c 'import n, base64'`, true, ""},

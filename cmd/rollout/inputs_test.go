@@ -1,0 +1,171 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"fence/pkg/harbor"
+	"fence/pkg/spec"
+	"fence/pkg/task"
+	"fence/pkg/trial"
+)
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// Where an image is looked for: what a record says, then the cache's index, then
+// the names of Harbor's workers; of other files than the task has, never.
+func TestFinder(t *testing.T) {
+	dir := t.TempDir()
+	context := filepath.Join(dir, "tasks/one/environment")
+	one := task.Task{Name: "one", Dir: filepath.Join(dir, "tasks/one"), Dockerfile: write(t, filepath.Join(context, "Dockerfile"), "FROM scratch\n"), Context: context}
+	named, err := harbor.Name(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache := filepath.Join(dir, "cache")
+	image := func(name string) string { return write(t, filepath.Join(cache, name), "") }
+	index := func(environment string) harbor.Entry {
+		return harbor.Entry{Task: "one", Dockerfile: named.Dockerfile, Environment: environment, Image: "sif/key.sif"}
+	}
+	for name, c := range map[string]struct {
+		finder func() *finder
+		want   string // the file, or a part of the message
+	}{
+		"one for all": {func() *finder { return &finder{one: "/all.sif"} }, "/all.sif"},
+		"a record": {func() *finder {
+			f := &finder{told: map[string]told{}}
+			f.records([]byte("some text\n" + fmt.Sprintf(`{"schema":"sifbuild.image/v1","task":%q,"image":"/told.sif"}`, one.Dir) + "\n"))
+			return f
+		}, "/told.sif"},
+		"a record of a failed build": {func() *finder {
+			f := &finder{told: map[string]told{}}
+			f.records([]byte(fmt.Sprintf(`{"task":%q,"image":"","fault":{"class":"step","message":"RUN false"}}`, one.Dir)))
+			return f
+		}, "sifbuild made no image: step: RUN false"},
+		"the index": {func() *finder {
+			image("sif/key.sif")
+			return &finder{cache: cache, index: map[string][]harbor.Entry{"one": {index(named.Environment)}}}
+		}, filepath.Join(cache, "sif/key.sif")},
+		"the index, of other files": {func() *finder {
+			image("sif/key.sif")
+			return &finder{cache: cache, index: map[string][]harbor.Entry{"one": {index("other")}}}
+		}, "its image is not in"},
+		"a worker's name": {func() *finder { image(named.Files[1]); return &finder{cache: cache} }, filepath.Join(cache, named.Files[1])},
+		"another worker's name": {func() *finder {
+			image("x-" + named.Dockerfile[:12] + ".sif")
+			return &finder{cache: cache}
+		}, filepath.Join(cache, "x-"+named.Dockerfile[:12]+".sif")},
+		"nothing":  {func() *finder { return &finder{cache: cache} }, "its image is not in " + cache},
+		"no cache": {func() *finder { return &finder{} }, "no cache of images is named"},
+	} {
+		if err := os.RemoveAll(cache); err != nil {
+			t.Fatal(err)
+		}
+		got, fault := c.finder().image(one)
+		if fault != nil {
+			got = fault.Message
+			if fault.Phase != "build" || fault.Class != "image_missing" {
+				t.Errorf("%s: %+v", name, fault)
+			}
+		}
+		if got != c.want && !(fault != nil && strings.Contains(got, c.want)) {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// A verifier of its own has the task's image, unless it names another, which
+// --image does not stand for.
+func TestFinder_Separate(t *testing.T) {
+	f := &finder{one: "/all.sif", told: map[string]told{"/tasks/one/tests": {Image: "/tests.sif"}}}
+	it := item{image: "/all.sif"}
+	if got, fault := f.separate(it, spec.Environment{}); fault != nil || got != "/all.sif" {
+		t.Errorf("%s, %+v", got, fault)
+	}
+	if got, fault := f.separate(it, spec.Environment{Context: "/tasks/one/tests"}); fault != nil || got != "/tests.sif" {
+		t.Errorf("%s, %+v", got, fault)
+	}
+	if _, fault := f.separate(it, spec.Environment{Context: "/tasks/two/tests"}); fault == nil || !strings.HasPrefix(fault.Message, "of its verifier: ") {
+		t.Errorf("%+v", fault)
+	}
+}
+
+// with runs f as a command with these arguments.
+func with(t *testing.T, f func(c *urfave.Context) error, args ...string) {
+	t.Helper()
+	app := &urfave.App{Name: "rollout", DisableSliceFlagSeparator: true, Flags: slices.Concat(runFlags(), fenceFlags()), Action: f}
+	if err := app.Run(append([]string{"rollout"}, args...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What the folders of sifbuild wheelhouse are for trials: the tests alone have
+// the grader's variables, and its programs come first in their PATH.
+func TestBundles(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "wheels/x.whl"), "")
+	data, err := os.ReadFile("../../pkg/wheelhouse/grader.env")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "grader.env"), string(data))
+	with(t, func(c *urfave.Context) error {
+		o := trial.Options{Env: map[string]string{}, VerifierEnv: map[string]string{}}
+		if err := bundles(c, &o); err != nil {
+			return err
+		}
+		if o.Env["PIP_FIND_LINKS"] != "/.wheelhouse/wheels" || o.Env["PIP_NO_INDEX"] != "1" || o.Env["UV_OFFLINE"] != "1" {
+			t.Errorf("of every command: %v", o.Env)
+		}
+		if o.VerifierEnv["UV_PYTHON_INSTALL_DIR"] != "/.grader/python" || o.VerifierEnv["PIP_FIND_LINKS"] != "/.grader/wheels" || !slices.Equal(o.VerifierPath, []string{"/.grader/bin"}) {
+			t.Errorf("of the tests: %v, PATH %v", o.VerifierEnv, o.VerifierPath)
+		}
+		for name, value := range o.VerifierEnv {
+			if strings.Contains(value, "$") || name == "PATH" {
+				t.Errorf("%s=%s", name, value)
+			}
+		}
+		if text, _ := json.Marshal(o.Box.Binds); len(o.Box.Binds) != 2 || o.Box.Binds[0].Why == "" || o.Box.Binds[1].Target != "/.grader" {
+			t.Errorf("bound: %s", text)
+		}
+		return nil
+	}, "--wheelhouse", dir, "--grader", dir)
+}
+
+func TestOpens(t *testing.T) {
+	with(t, func(c *urfave.Context) error {
+		got, err := opens(c)
+		want := "[{/opt/a read  because: of this} {/opt/b write  they build there} {  ptrace gdb}]"
+		if text := fmt.Sprint(got); err != nil || text != want {
+			t.Errorf("%s, %v\nwant %s", text, err, want)
+		}
+		return nil
+	}, "--open", "/opt/a:because: of this", "--open", "/opt/b:write:they build there", "--open", "syscall=ptrace:gdb")
+}
+
+func TestSize(t *testing.T) {
+	for text, want := range map[string]int64{"8G": 8 << 30, "1.5k": 1536, "100": 100, "0": 0} {
+		with(t, func(c *urfave.Context) error {
+			if got, err := size(c, "memory"); err != nil || got != want {
+				t.Errorf("%s: %d, %v", text, got, err)
+			}
+			return nil
+		}, "--memory", text)
+	}
+}
