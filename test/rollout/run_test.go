@@ -76,10 +76,11 @@ func (p *place) task(name, solve, test, settings string) {
 // write makes a file, and its folder.
 func (p *place) write(name, text string) {
 	p.t.Helper()
-	if err := os.MkdirAll(filepath.Dir(p.path(name)), 0o755); err != nil {
+	at := p.path(name)
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := os.WriteFile(p.path(name), []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(at, []byte(text), 0o644); err != nil {
 		p.t.Fatal(err)
 	}
 }
