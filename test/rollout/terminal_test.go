@@ -24,6 +24,7 @@ type screen struct {
 	*terminal.Terminal
 	*running
 	kept *bytes.Buffer
+	dir  string // of tmux, on the node
 }
 
 func openTerminal(t *testing.T, image string) *screen {
@@ -40,18 +41,17 @@ func openTerminalIn(t *testing.T, r *running) *screen {
 	if err := terminal.Find(tmux); err != nil {
 		t.Fatal(err)
 	}
-	s := &screen{running: r, kept: &bytes.Buffer{}}
+	s := &screen{running: r, kept: &bytes.Buffer{}, dir: filepath.Join(bed.TempDir(t), "terminal")}
 	recording, err := trajectory.NewCast(s.kept, terminal.Columns, terminal.Rows, "", 0, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(bed.TempDir(t), "terminal")
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	if err := os.Mkdir(s.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
 	s.Terminal, err = terminal.Start(t.Context(), terminal.Options{
-		Run: r.Run, Fence: r.o.Fence, Tmux: tmux, Dir: dir, Record: recording,
+		Run: r.Run, Fence: r.o.Fence, Tmux: tmux, Dir: s.dir, Record: recording,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -341,5 +341,35 @@ func TestTerminal_Ends(t *testing.T) {
 	}
 	if err := again.Send(t.Context(), "", time.Hour); !errors.Is(err, terminus.ErrGone) {
 		t.Errorf("after the end of the shell: %v", err)
+	}
+}
+
+// The shell has nothing of the tmux within reach that keeps its screen, and can
+// type nothing into its own terminal.
+func TestTerminal_OutOfReach(t *testing.T) {
+	if !asUser(t) {
+		return
+	}
+	s := openTerminal(t, "debian")
+	s.begin()
+	tmux, err := exec.Command("pgrep", "-f", "tmux.*"+s.dir).Output()
+	if err != nil {
+		t.Fatalf("the control: no tmux of %s on the node: %v", s.dir, err)
+	}
+	pid := strings.Fields(string(tmux))[0]
+	for keys, want := range map[string]string{
+		"cat /proc/[0-9]*/comm | grep -c tmux; ec''ho .\n":                                             "0\n.",
+		"cat /proc/" + pid + "/comm 2>&1 | grep -c tmux; ec''ho .\n":                                   "0\n.",
+		"env | grep -c -e TMUX -e " + s.dir + "; ec''ho .\n":                                           "0\n.",
+		"ls " + s.dir + " 2>&1 | grep -c 'No such file'; ec''ho .\n":                                   "1\n.",
+		"mount | grep -c " + filepath.Base(s.dir) + "; ec''ho .\n":                                     "0\n.",
+		"tmux -S " + s.dir + "/socket kill-server 2>&1 | grep -c 'error connecting'; ec''ho .\n":       "1\n.",
+		`perl -e '$x = "x"; print ioctl(STDIN, 0x5412, $x) ? "typed" : $! + 0, "\n"'; ec''ho .` + "\n": "1\n.", // TIOCSTI: EPERM
+	} {
+		s.enter("clear\n", func(s string) bool { return s == "$" })
+		out := s.enter(keys, prompts("."))
+		if !strings.HasSuffix(out.Text, "\n"+want+"\n$") {
+			t.Errorf("%s shows %s, want %q", keys, short(out.Text), want)
+		}
 	}
 }

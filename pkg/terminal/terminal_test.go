@@ -1,0 +1,174 @@
+package terminal
+
+import (
+	"bufio"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"fence/pkg/terminus"
+)
+
+// literal is how text is typed.
+func literal(s string) string {
+	b := "send-keys -t %0 -H"
+	for i := range len(s) {
+		b += fmt.Sprintf(" %02x", s[i])
+	}
+	return b
+}
+
+func TestTyped(t *testing.T) {
+	key := func(s string) []string { return []string{"send-keys -t %0 -- " + s} }
+	for keys, want := range map[string]struct {
+		commands []string
+		note     string
+	}{
+		"":                                {nil, ""},
+		"ls\n":                            {[]string{literal("ls\n")}, ""},
+		"C-c":                             {key("'C-c'"), ""},
+		"^c":                              {key("'^c'"), ""},
+		"M-C-x":                           {key("'M-C-x'"), ""},
+		"C-;":                             {key("'C-;'"), ""},
+		"C-'":                             {key(`"C-'"`), ""},
+		"Up":                              {key("'Up'"), ""},
+		"S-F5":                            {key("'S-F5'"), ""},
+		"C-c\n":                           {key("'C-c'"), "the key C-c"},
+		"C-Up\n":                          {key("'C-Up'"), "the key C-Up"},
+		"Up\n":                            {[]string{literal("Up\n")}, ""},
+		"up":                              {[]string{literal("up")}, ""},
+		"a":                               {[]string{literal("a")}, ""},
+		";":                               {[]string{literal(";")}, ""},
+		"-x;":                             {[]string{literal("-x;")}, ""},
+		"C-cC-c":                          {[]string{literal("C-cC-c")}, ""},
+		"C-é":                             {[]string{literal("C-é")}, ""},
+		"0x41":                            {[]string{literal("0x41")}, ""},
+		"MouseDown":                       {[]string{literal("MouseDown")}, ""},
+		"\x00'\"":                         {[]string{literal("\x00'\"")}, ""},
+		strings.Repeat("x", 1999) + "é\n": {[]string{literal(strings.Repeat("x", 1000)), literal(strings.Repeat("x", 999) + "\xc3"), literal("\xa9\n")}, ""},
+		strings.Repeat(strings.Repeat("x", 999)+"\n", 5):                                     {repeated(literal(strings.Repeat("x", 999)+"\n"), 5), ""},
+		strings.Repeat("x", 999) + "y" + strings.Repeat("x", 3000) + strings.Repeat("x", 96): {nil, "A line of 4096 bytes"},
+	} {
+		commands, notes := typed(keys)
+		if want.commands != nil && !reflect.DeepEqual(commands, want.commands) || keys == "" && commands != nil {
+			t.Errorf("%.40q is typed as %.300q, want %.300q", keys, commands, want.commands)
+		}
+		if got := strings.Join(notes, ""); (got == "") != (want.note == "") || !strings.Contains(got, want.note) {
+			t.Errorf("%.40q: noted %q, want %q", keys, got, want.note)
+		}
+	}
+}
+
+func repeated(s string, n int) (all []string) {
+	for range n {
+		all = append(all, s)
+	}
+	return all
+}
+
+// A screen that has the words of tmux's own answers in it, with any number, is
+// an answer as any.
+func TestRead(t *testing.T) {
+	screen := "%end 1 7 1\n%error 1 7 1\n%begin 1 8 1\nword-1\n%exit\nWORD"
+	answer := "%session-changed $0 0\n%begin 1 7 1\n" + screen + "\n%end 1 7 1\n%begin 1 8 1\nWORD-0\n%end 1 8 1\n" +
+		"%begin 1 9 1\n%end 1 9 1\n%window-renamed @0 x\n%begin 1 10 1\nWORD-1\n%end 1 10 1\n%begin 1 11 1\nWORD\n%end 1 11 1\n"
+	// The word itself cannot be guessed; here it is one that the screen has not.
+	answer = strings.ReplaceAll(answer, "WORD-", "SECRET-")
+	answer = strings.Replace(answer, "%begin 1 11 1\nWORD\n", "%begin 1 11 1\nSECRET\n", 1)
+	r := bufio.NewReader(strings.NewReader(answer + "next\n"))
+	first, _ := r.ReadString('\n')
+	texts, err := read(r, first, "SECRET", 2)
+	if err != nil || !reflect.DeepEqual(texts, []string{screen, ""}) {
+		t.Errorf("%q, %v", texts, err)
+	}
+	if rest, _ := r.ReadString('\n'); rest != "next\n" {
+		t.Errorf("behind it is %q", rest)
+	}
+	failed := "%begin 1 7 1\nunknown command: x\n%error 1 7 1\n%begin 1 8 1\nSECRET\n%end 1 8 1\n"
+	r = bufio.NewReader(strings.NewReader(failed))
+	first, _ = r.ReadString('\n')
+	if texts, err := read(r, first, "SECRET", 2); err == nil || !strings.Contains(err.Error(), "unknown command: x") {
+		t.Errorf("a command that fails: %q, %v", texts, err)
+	}
+	for cut := range len(answer) {
+		r := bufio.NewReader(strings.NewReader(answer[:cut]))
+		first, err := r.ReadString('\n')
+		if err != nil {
+			continue
+		}
+		if texts, err := read(r, first, "SECRET", 2); err == nil {
+			t.Fatalf("cut at %d: %q", cut, texts)
+		}
+	}
+}
+
+// seen is a view of some lines, none of which is wrapped, with the cursor in the
+// last of them, of which those from row on are on the screen.
+func seen(from int, all ...string) view {
+	rows := append(append([]string(nil), all[from:]...), make([]string, Rows-len(all)+from)...)
+	return view{cursor: len(all) - from - 1, history: from, all: append(all[:from:from], rows...), joined: rows, rows: rows, screen: rows}
+}
+
+func TestNext(t *testing.T) {
+	var m mark
+	step := func(name string, v view, want string, screen bool) {
+		t.Helper()
+		var out terminus.Output
+		if out, m = m.next(v); out.Text != want || out.Screen != screen {
+			t.Errorf("%s: %q %v, want %q %v", name, out.Text, out.Screen, want, screen)
+		}
+	}
+	step("first", seen(0, "$ "), "$", false)
+	step("nothing", seen(0, "$ "), "$", false)
+	step("a command", seen(0, "$ ls", "a", "$ "), "$ ls\na\n$", false)
+	step("the same again", seen(0, "$ ls", "a", "$ ls", "a", "$ "), "$ ls\na\n$", false)
+	step("a blank line", seen(0, "$ ls", "a", "$ ls", "a", "$ sleep", ""), "$ sleep", false)
+	step("still nothing", seen(0, "$ ls", "a", "$ ls", "a", "$ sleep", ""), "$ ls\na\n$ ls\na\n$ sleep", true)
+	step("cleared", seen(0, "$ "), "$", true)
+	step("drawn over", seen(0, "top", "x", "y"), "top\nx\ny", false)
+	step("again", seen(0, "top 2", "x", "y"), "top 2\nx\ny", true)
+	v := seen(0, "~", "~")
+	v.alternate = true
+	before := m
+	step("another screen", v, "~\n~", true)
+	if !reflect.DeepEqual(m, before) {
+		t.Error("a full-screen program moves the mark")
+	}
+	step("and back", seen(0, "top 2", "x", "y", "$ "), "y\n$", false)
+	scrolled := seen(2, "top 2", "x", "y", "$ seq", "1", "$ ")
+	step("scrolled", scrolled, "$ seq\n1\n$", false)
+	// What was looked at is dropped: the next look begins at the screen.
+	step("scrolled, next", seen(0, "y", "$ seq", "1", "$ echo", "$ "), "$ echo\n$", false)
+	full := seen(0, "a", "$ ")
+	full.history = Lines * 9 / 10
+	step("too much", full, fmt.Sprintf("[more than %d lines came; the first of them are gone]\na\n$", full.history), false)
+	// Something below the cursor: what is new cannot be told.
+	menu := seen(0, "$ ", "menu")
+	menu.cursor = 0
+	m, before = mark{}, mark{}
+	step("a menu", menu, "$\nmenu", false)
+	step("the menu is gone", seen(0, "$ x", "$ "), "$ x\n$", true)
+}
+
+// A wrapped line is one, for the mark and for what is new.
+func TestPlace_Wrapped(t *testing.T) {
+	v := view{cursor: 3, joined: []string{"a", "bbbccc", "dddeee", ""}, rows: []string{"a", "bbb", "ccc", "ddd", "eee", ""}}
+	for cursor, above := range []int{0, 1, 1, 2, 2, 3} {
+		v.cursor = cursor
+		if m := place(v); len(m.above) != above || m.lost != (above < 2) {
+			t.Errorf("cursor in row %d: %+v", cursor, m)
+		}
+	}
+	if m := place(view{cursor: 1, joined: []string{"x", "y"}, rows: []string{"z", "y"}}); !m.lost {
+		t.Errorf("a screen that does not fit together: %+v", m)
+	}
+}
+
+func TestRecent(t *testing.T) {
+	for version, want := range map[string]bool{"tmux 3.2": true, "tmux 3.3a": true, "tmux next-3.5": true, "tmux master": true, "tmux 10.0": true, "tmux 3.1c": false, "tmux 2.9": false, "": false, "screen 5.0": false} {
+		if recent(version) != want {
+			t.Errorf("%q: %v", version, !want)
+		}
+	}
+}
