@@ -153,6 +153,9 @@ func findTasks(c *urfave.Context) ([]task.Task, []task.Skipped, error) {
 		Include: c.StringSlice("include"), Exclude: c.StringSlice("exclude"),
 		PerDataset: c.Int("per-dataset"), Limit: c.Int("limit"), Seed: c.Uint64("seed"),
 	})
+	if errors.Is(err, task.ErrNames) {
+		return nil, nil, cli.Usagef("a GLOB is for the whole name of a task's folder, such as 'web-*'", "%w", err)
+	}
 	if err != nil {
 		return nil, nil, cli.Usagef("a task is a folder with task.toml and environment/Dockerfile, or just a Dockerfile", "%w", err)
 	}

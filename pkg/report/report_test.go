@@ -441,3 +441,17 @@ func TestLikely_ExitCode(t *testing.T) {
 		t.Errorf("of a solution that passed: %q", got)
 	}
 }
+
+// A message that begins with a long path still says something.
+func TestBrief(t *testing.T) {
+	long := "the container of /" + strings.Repeat("x", 200) + " did not start"
+	for text, want := range map[string]string{
+		"short":                          "short",
+		long:                             long[:70] + "...",
+		strings.Repeat("words and ", 20): strings.TrimSpace(strings.Repeat("words and ", 7)) + " ...",
+	} {
+		if got := brief(text); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -289,14 +289,19 @@ func (n *notes) lines() []string {
 	return out
 }
 
-// brief is a message without its end, where that is far.
+// brief is a message without its end, where that is far: whole words, unless
+// they are long, as paths are.
 func brief(s string) string {
 	const most = 70
 	line := text.Fold(text.Printable(s), most)
-	if len(line) > 1 {
-		return line[0] + " ..."
+	if len(line) == 1 {
+		return line[0]
 	}
-	return line[0]
+	if len(line[0]) < most/2 {
+		all := []rune(text.Printable(s))
+		return string(all[:min(most, len(all))]) + "..."
+	}
+	return line[0] + " ..."
 }
 
 func times(n int, one, more string) string {
