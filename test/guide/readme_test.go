@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"fence/test/bed"
+	"fence/test/modelserver"
 )
 
 func readme(t *testing.T) string {
@@ -28,6 +29,7 @@ func TestReadme_Commands(t *testing.T) {
 	p := newPlace(t).wheelhouse().tasks()
 	blocks := regexp.MustCompile(`(?m)^    \S.*\n(?:    .*\n)*`).FindAllString(regexp.MustCompile("(?s)```.*?```").ReplaceAllString(readme(t), ""), -1)
 	typed := 0
+	model := modelserver.Start(t, modelserver.Say(modelserver.Turn("a copy", false, "cp question answer\n")), modelserver.Say(modelserver.Turn("done", true)))
 	for _, block := range blocks {
 		if strings.HasPrefix(block, "    make ") {
 			continue // the demo and the tests themselves
@@ -36,6 +38,7 @@ func TestReadme_Commands(t *testing.T) {
 		name, _, _ := strings.Cut(strings.TrimSpace(block), "\n")
 		t.Run(name, func(t *testing.T) {
 			p := place{t, p.dir}
+			block := strings.ReplaceAll(block, "http://gpu01:8000/v1", model.Base)
 			if strings.Contains(block, "pip install") || strings.Contains(block, "python3 -m") {
 				p.image("workloads")
 				defer p.image("debian")
@@ -46,6 +49,12 @@ func TestReadme_Commands(t *testing.T) {
 				r = p.sh("set -e\n" + block)
 			}
 			p.ok(r)
+			if strings.Contains(block, model.Base) {
+				rewards, _ := filepath.Glob(p.path("model/*/verifier/reward.txt"))
+				if len(rewards) != 1 || p.read(strings.TrimPrefix(rewards[0], p.dir+"/")) != "1\n" {
+					t.Errorf("what the model did has the rewards %q; it says\n%s", rewards, r.stderr)
+				}
+			}
 			if want := table(readme(t)); strings.Contains(block, "probe diff") && (table(r.stdout) != want || strings.Count(r.stdout, "\nanswer: yes") != 2) {
 				t.Errorf("it shows\n%s\nwant\n%s", r.stdout, want)
 			}
