@@ -30,6 +30,7 @@ func fenceFlags() []urfave.Flag {
 		&urfave.StringFlag{Name: "memory", Usage: "end a trial that takes more than `SIZE` (8G); a task's memory_mb counts where it is less", DefaultText: "the task's"},
 		&urfave.IntFlag{Name: "processes", Usage: "end a trial that has more than `N` processes", Value: 4096},
 		&urfave.StringFlag{Name: "disk", Usage: "end a trial that writes more than `SIZE`; a task's storage_mb counts where it is less", Value: "64G"},
+		&urfave.BoolFlag{Name: "trial-step", Usage: "each trial in a Slurm step of its own (srun --overlap), which keeps the limit of memory; inside a job"},
 		&urfave.Float64Flag{Name: "timeout-multiplier", Usage: "`F` times the times that tasks allow", Value: 1},
 		&urfave.Float64Flag{Name: "build-timeout-multiplier", Usage: "`F` times for the start of a container alone", DefaultText: "as all"},
 		&urfave.Float64Flag{Name: "agent-timeout-multiplier", Usage: "`F` times for the agent alone", DefaultText: "as all"},
@@ -101,6 +102,11 @@ func common(c *urfave.Context) (trial.Options, error) {
 	}
 	if err != nil {
 		return o, cli.Usagef("load a module that has it", "apptainer is not on this node's PATH")
+	}
+	if c.Bool("trial-step") {
+		if o.Box.Step, err = box.ThisStep(); err != nil {
+			return o, cli.Usagef("sbatch, or srun in a job; without the flag rollout looks after the limits itself", "--trial-step: %w", err)
+		}
 	}
 	scratch := c.String("scratch")
 	if scratch == "" {

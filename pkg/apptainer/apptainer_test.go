@@ -31,7 +31,7 @@ func TestRun(t *testing.T) {
 		{name: "killed", script: "{ " + leave + "} | { read pid; echo $pid; kill -KILL $$; sleep 1000; }", end: "exit status 137"},
 		{name: "canceled", script: leave + "wait; sleep 1000", cancel: true, end: "exit status 1"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		run := func(t *testing.T, step *Step) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			null, err := os.Open(os.DevNull)
@@ -44,7 +44,7 @@ func TestRun(t *testing.T) {
 			if c.cancel {
 				out.then = cancel
 			}
-			end, err := Run(ctx, cmd, Start{Out: out, Said: os.Stderr, Given: []io.Closer{null}})
+			end, err := Run(ctx, cmd, Start{Out: out, Said: os.Stderr, Given: []io.Closer{null}, Step: step})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -58,7 +58,49 @@ func TestRun(t *testing.T) {
 			if err := syscall.Kill(pid, 0); err != syscall.ESRCH {
 				t.Errorf("process %d lives on (%v)", pid, err)
 			}
+		}
+		t.Run(c.name, func(t *testing.T) { run(t, nil) })
+		// What is in place of srun closes descriptors and the environment, as that does.
+		t.Run(c.name+" in a step", func(t *testing.T) {
+			run(t, &Step{Argv: []string{"/bin/sh", "-c", `exec "$@" 3>&- 4>&- 5>&-`, "srun"}, Dir: t.TempDir()})
 		})
+	}
+}
+
+// A command in a step begins with its own environment, folder and input, not
+// with srun's, however long the path of the socket is.
+func TestRun_StepBegins(t *testing.T) {
+	dir := t.TempDir() + strings.Repeat("/"+strings.Repeat("d", 50), 3)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/bin/sh", "-c", "cat; pwd; /usr/bin/env")
+	cmd.Env, cmd.Dir = []string{"OWN=1", "PWD=/usr"}, "/usr"
+	var out bytes.Buffer
+	pid := 0
+	end, err := Run(t.Context(), cmd, Start{Text: "input\n", Out: &out, Started: func(p int) { pid = p }, Step: &Step{Argv: []string{"/usr/bin/env"}, Env: []string{"SRUN=1"}, Dir: dir}})
+	if got := out.String(); end != nil || err != nil || pid == 0 || !strings.HasPrefix(got, "input\n/usr\n") || !strings.Contains(got, "OWN=1") || strings.Contains(got, "SRUN") {
+		t.Errorf("%v, %v, %d: %s", end, err, pid, out.String())
+	}
+}
+
+// A step that does not begin, or is not waited for, is none.
+func TestRun_NoStep(t *testing.T) {
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		name, srun, end, said string
+		ctx                   context.Context
+	}{
+		{"refused", "echo no room >&2; exit 7", "exit status 7", "no room\n", t.Context()},
+		{"waits", "sleep 1000", "signal: terminated", "", canceled},
+	} {
+		var said bytes.Buffer
+		end, err := Run(c.ctx, exec.Command("/bin/true"), Start{Said: &said, Started: func(int) { t.Errorf("%s: it has begun", c.name) },
+			Step: &Step{Argv: []string{"/bin/sh", "-c", c.srun, "srun"}, Env: os.Environ(), Dir: t.TempDir()}})
+		if err != nil || end == nil || end.Error() != c.end || said.String() != c.said {
+			t.Errorf("%s: %v, %v, %q", c.name, end, err, said.String())
+		}
 	}
 }
 

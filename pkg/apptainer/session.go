@@ -35,6 +35,9 @@ func Main() {
 	if os.Args[0] == argStart && len(os.Args) > 3 {
 		os.Exit(startMain(os.Args[1], os.Args[2], os.Args[3:]))
 	}
+	if len(os.Args) == 3 && os.Args[1] == argStep {
+		os.Exit(stepMain(os.Args[2]))
+	}
 }
 
 func startMain(files, oom string, argv []string) int {
@@ -144,11 +147,13 @@ type Start struct {
 	OOM     int
 	Given   []io.Closer   // descriptors that are closed here as soon as it has them
 	Started func(pid int) // told the process that all of the container is below
+	Step    *Step         // where; nil: here
 }
 
 // Run runs cmd in a session of its own, and ends all that it has started when
 // cmd has ended or ctx has: Apptainer's helpers (squashfuse, fuse-overlayfs)
 // outlive a killed container. cmd is started by this program again, see Main.
+// In a step its times are srun's: cmd.ProcessState is not set.
 // end is how cmd ended, err why it did not begin.
 func Run(ctx context.Context, cmd *exec.Cmd, s Start) (end, err error) {
 	lifeR, lifeW, err := os.Pipe()
@@ -193,7 +198,14 @@ func Run(ctx context.Context, cmd *exec.Cmd, s Start) (end, err error) {
 		return nil, err
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.Stdin, stdout, stderr
-	err = cmd.Start()
+	sid := 0
+	if s.Step == nil {
+		if err = cmd.Start(); err == nil {
+			sid = cmd.Process.Pid
+		}
+	} else {
+		cmd, sid, err = s.Step.start(ctx, cmd)
+	}
 	for _, c := range given {
 		c.Close()
 	}
@@ -206,8 +218,8 @@ func Run(ctx context.Context, cmd *exec.Cmd, s Start) (end, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Started != nil {
-		s.Started(cmd.Process.Pid)
+	if s.Started != nil && sid != 0 {
+		s.Started(sid)
 	}
 	copied := make(chan struct{})
 	go func() {
@@ -216,7 +228,6 @@ func Run(ctx context.Context, cmd *exec.Cmd, s Start) (end, err error) {
 			c()
 		}
 	}()
-	sid := cmd.Process.Pid
 	done, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -226,12 +237,13 @@ func Run(ctx context.Context, cmd *exec.Cmd, s Start) (end, err error) {
 		case <-done:
 		}
 	}()
-	// Not yet reaped, its number is nobody else's.
-	for unix.Waitid(unix.P_PID, sid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
-	}
+	waitExit(cmd.Process.Pid)
 	close(done)
 	<-stopped
 	endSession(sid) // it may have been killed itself
+	if s.Step != nil {
+		endSession(cmd.Process.Pid)
+	}
 	end = cmd.Wait()
 	for _, r := range readers {
 		r.SetReadDeadline(time.Now().Add(pipesEnd)) // somebody may have left the session
@@ -240,8 +252,13 @@ func Run(ctx context.Context, cmd *exec.Cmd, s Start) (end, err error) {
 	return end, nil
 }
 
-// endSession kills every process of a session, until there is none.
+// endSession kills every process of a session, until there is none. 0, which is no
+// session of ours, is that of the kernel's threads, and of all that came from
+// outside of this PID namespace.
 func endSession(sid int) {
+	if sid <= 0 {
+		return
+	}
 	for range 100 { // each round can only meet what was forked during the last
 		some := false
 		for _, p := range processes() {

@@ -61,6 +61,7 @@ type Options struct {
 	// start, as they are in the image: what happens in them can be heard there.
 	Folders []string
 	Private []string // folders that the verifier alone has; nil: /tests, /logs/verifier
+	Step    *Step    // which keeps the limit of memory; nil: none
 }
 
 // Open is what both domains may over their policies, as [[open]] in one: a path
@@ -165,7 +166,7 @@ func start(ctx context.Context, o Options, config Config, users map[string]Accou
 	go func() {
 		defer close(b.done)
 		end, err := apptainer.Run(life, cmd, apptainer.Start{
-			Stdin: theirs, Said: &b.said, OOM: oomScore, Given: []io.Closer{theirs}, Started: func(pid int) { started <- pid },
+			Stdin: theirs, Said: &b.said, OOM: oomScore, Given: []io.Closer{theirs}, Started: func(pid int) { started <- pid }, Step: o.step(os.Environ()),
 		})
 		b.channel.Close()
 		b.end, b.err = end, b.why(err, end, context.Cause(life))
@@ -257,6 +258,9 @@ func (b *Box) Run(ctx context.Context, c Command, s session.Streams) (session.Ex
 	b.usage.CPUSec += float64(exit.UserUS+exit.SystemUS) / 1e6
 	b.usage.MemoryBytes = max(b.usage.MemoryBytes, exit.MaxRSSKB<<10) // between two looks
 	b.mu.Unlock()
+	if err == nil {
+		return exit, b.killedInStep(exit)
+	}
 	return exit, b.explain(err, c.Domain)
 }
 
@@ -324,7 +328,8 @@ func (b *Box) User(domain string) Account { return b.users[domain] }
 func (b *Box) Workdir() string { return b.workdir }
 
 // Usage is what was used so far at the most, as far as it was seen: once a
-// second. CPU time is complete after Close.
+// second. CPU time is complete after Close, and that
+// of commands alone in a Step.
 func (b *Box) Usage() result.Usage {
 	b.mu.Lock()
 	defer b.mu.Unlock()

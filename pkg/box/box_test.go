@@ -49,6 +49,42 @@ func TestArguments(t *testing.T) {
 	}
 }
 
+// What srun is started with: the job's own settings for steps do not count.
+func TestStep(t *testing.T) {
+	o := valid()
+	if o.step(nil) != nil {
+		t.Error("a step that nobody asked for")
+	}
+	o.Step = &Step{Srun: "/usr/bin/srun", Job: "7", Node: "n1"}
+	for memory, want := range map[int64]string{0: "0", 1: "1M", 300 << 20: "300M", 300<<20 + 1: "301M"} {
+		o.Limits.Memory = memory
+		got := o.step([]string{"PATH=/bin", "SLURM_CPU_BIND=x", "SLURM_MEM_PER_CPU=1", "SRUN_CPUS_PER_TASK=9", "SLURMD_NODENAME=n1", "SLURM_CONF=/c"})
+		argv := "/usr/bin/srun --jobid=7 --overlap --nodes=1 --ntasks=1 --nodelist=n1 --mem=" + want + " --gres=none --mpi=none --input=none --export=NONE --job-name=trial --chdir=/"
+		if strings.Join(got.Argv, " ") != argv {
+			t.Errorf("%q, want %s", got.Argv, argv)
+		}
+		if env := []string{"PATH=/bin", "SLURM_CONF=/c"}; !slices.Equal(got.Env, env) {
+			t.Errorf("%q, want %q", got.Env, env)
+		}
+	}
+}
+
+// What Slurm says of a step that was beyond its memory, and what it says of others.
+func TestOOMSaid(t *testing.T) {
+	for line, want := range map[string]bool{
+		"slurmstepd-vm: error: StepId=773.1 exceeded memory limit (379908096 > 104857600), being killed":                           true,
+		"slurmstepd: error: Detected 1 oom_kill event in StepId=6959634.0. Some of the step tasks have been OOM Killed.":           true,
+		"slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0 cgroup. Some of your processes may have been killed by the": true,
+		"srun: error: holy8a24101: task 0: Out Of Memory":                                                                          true,
+		"slurmstepd-vm: error: Exceeded job memory limit":                                                                          false,
+		"srun: error: vm: task 0: Killed":                                                                                          false,
+	} {
+		if got := oomSaid.FindString("srun: x\n" + line + "\nlast\n"); (got == line) != want {
+			t.Errorf("%q of %q", got, line)
+		}
+	}
+}
+
 func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	good := func() Options {

@@ -46,6 +46,7 @@ var words = []struct{ say, class, cause, hint string }{
 	{"disk quota exceeded", "scratch_full", "infra", "make room there, or name another: --scratch DIR"},
 	{"stat /.fence/fence: no such file", "start_failed", "infra", `the site's apptainer.conf must not have "user bind control = no"`},
 	{"is opened by the policy and does not exist", "not_isolated", "infra", "--open and --policy name paths of the container: mend it, or leave it out"},
+	{"memory required by task is not available", "start_failed", "infra", "the Slurm job has less memory than --memory or the task's memory_mb: sbatch --mem, or a smaller --memory"},
 	{"not fenced", "not_isolated", "infra", "fence check says what this node can enforce"},
 	{"cannot be hidden", "not_isolated", "infra", "fence check says what this node can enforce"},
 }
@@ -72,6 +73,9 @@ func (b *Box) why(begin, end, cause error) error {
 		return e
 	case begin != nil:
 		return &Error{Class: "start_failed", Cause: "infra", Message: fmt.Sprintf("starting %s: %v", b.o.Apptainer, begin)}
+	}
+	if said := oomSaid.FindString(b.said.String()); said != "" && b.o.Step != nil {
+		return limit("memory_limit", "Slurm ended the step of the container: %s", strings.TrimSpace(said))
 	}
 	if _, err := os.Stat(b.o.in("overlay")); err != nil {
 		return &Error{Class: "scratch_gone", Cause: "infra", Message: fmt.Sprintf("the folder of a container is gone: %v", err), Hint: "something removes files there; name another place: --scratch DIR"}
@@ -117,6 +121,9 @@ func (b *Box) explain(err error, domain string) error {
 // Isolation is what holds in the box. Gate and Asked are the caller's to fill in.
 func (b *Box) Isolation() result.Isolation {
 	is := result.Isolation{Opened: b.o.opened(), Limits: "watchdog"}
+	if b.o.Step != nil {
+		is.Limits = "step"
+	}
 	for _, d := range b.status.Domains {
 		var f struct{ Policy, Form, Network string }
 		_ = json.Unmarshal(d.Fence, &f)

@@ -59,6 +59,9 @@ func (b *Box) look() *Error {
 	if l.Processes > 0 && n > l.Processes {
 		return limit("process_limit", "more than %d processes at once", l.Processes)
 	}
+	if over := b.overStep(); over != nil {
+		return over
+	}
 	known := b.Usage().MemoryBytes
 	if l.Memory > 0 {
 		known = min(known, l.Memory)

@@ -37,7 +37,7 @@ func (h Here) OnLogin() bool {
 // smaller quota, and no more than Slurm gave to the job on this node.
 func (h Here) CPUs() int {
 	n := runtime.GOMAXPROCS(0) // the affinity, and the quota of the group itself alone
-	for _, g := range h.groups("cpu") {
+	for _, g := range h.groups("self", "cpu") {
 		quota, period := g.first("cpu.max"), 0.0
 		if quota != "" {
 			var p string
@@ -78,7 +78,7 @@ func (h Here) Memory() Memory {
 			free = Memory{b, of}
 		}
 	}
-	for _, g := range h.groups("memory") {
+	for _, g := range h.groups("self", "memory") {
 		limit, used, old := g.first("memory.max"), g.first("memory.current"), "inactive_file "
 		if limit == "" {
 			limit, used, old = g.first("memory.limit_in_bytes"), g.first("memory.usage_in_bytes"), "total_inactive_file "
@@ -152,11 +152,30 @@ func (g group) first(name string) string {
 	return strings.TrimSpace(line)
 }
 
-// groups are the control groups of a controller that this process is in, the
-// innermost first, of both versions (cgroups(7)).
-func (h Here) groups(controller string) (all []group) {
+// OOMKills is how many processes the kernel has killed for want of memory in the
+// control group that a process is in, unless that is also this one's:
+// memory.events, or memory.oom_control in the first version
+// (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
+func (h Here) OOMKills(pid int) int {
+	theirs := h.groups(strconv.Itoa(pid), "memory")
+	if slices.Equal(theirs, h.groups("self", "memory")) {
+		return 0
+	}
+	for _, g := range theirs {
+		for line := range strings.Lines(g.read("memory.events") + g.read("memory.oom_control")) {
+			if v, ok := strings.CutPrefix(line, "oom_kill "); ok {
+				return int(number(strings.TrimSpace(v)))
+			}
+		}
+	}
+	return 0
+}
+
+// groups are the control groups of a controller that a process is in ("self":
+// this one), the innermost first, of both versions (cgroups(7)).
+func (h Here) groups(pid, controller string) (all []group) {
 	mounts := h.read("proc/self/mountinfo")
-	for line := range strings.Lines(h.read("proc/self/cgroup")) {
+	for line := range strings.Lines(h.read(filepath.Join("proc", pid, "cgroup"))) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3) // ID:CONTROLLERS:PATH
 		if len(parts) != 3 {
 			continue

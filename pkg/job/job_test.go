@@ -174,3 +174,29 @@ func FuzzParseLeft(f *testing.F) {
 		}
 	})
 }
+
+func TestOOMKills(t *testing.T) {
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  int
+	}{
+		"the second version": {map[string]string{
+			"proc/self/mountinfo": mountsV2, "proc/7/cgroup": "0::/job_1/step_0/user/task_0\n",
+			"sys/fs/cgroup/job_1/step_0/user/task_0/memory.events": "low 0\noom 4\noom_kill 2\noom_group_kill 0\n",
+			"sys/fs/cgroup/job_1/memory.events":                    "oom_kill 9\n",
+		}, 2},
+		"the first version": {map[string]string{
+			"proc/self/mountinfo": mountsV1, "proc/7/cgroup": "4:memory:/job/step\n0::/\n",
+			"sys/fs/cgroup/memory/job/step/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+		}, 3},
+		"none": {map[string]string{"proc/self/mountinfo": mountsV2, "proc/7/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.events": "oom 1\noom_kill 0\n"}, 0},
+		"this process's own": {map[string]string{
+			"proc/self/mountinfo": mountsV2, "proc/7/cgroup": "0::/a\n", "proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.events": "oom_kill 1\n",
+		}, 0},
+		"no control group": {nil, 0},
+	} {
+		if got := here(t, c.files, nil).OOMKills(7); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
