@@ -258,6 +258,11 @@ func (b *Box) Run(ctx context.Context, c Command, s session.Streams) (session.Ex
 	b.usage.CPUSec += float64(exit.UserUS+exit.SystemUS) / 1e6
 	b.usage.MemoryBytes = max(b.usage.MemoryBytes, exit.MaxRSSKB<<10) // between two looks
 	b.mu.Unlock()
+	if over := b.noRoom(); err == nil && over != nil { // filled and emptied between two looks, it is not seen
+		b.kill(over)
+		<-b.done
+		return exit, b.Err()
+	}
 	if err == nil {
 		return exit, b.killedInStep(exit)
 	}

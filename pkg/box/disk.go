@@ -23,6 +23,10 @@ func (b *Box) watchDisk() {
 		case <-time.After(wait):
 		}
 		begin := time.Now()
+		if over := b.noRoom(); over != nil {
+			b.kill(over)
+			return
+		}
 		// Where the disk has less room than this box may take, what cannot be seen
 		// may be why. Neighbours may be, too: then it costs a closer look.
 		l := b.o.Limits.Disk
@@ -68,6 +72,20 @@ func (b *Box) free() int64 {
 		return 0
 	}
 	return int64(st.Bfree) * st.Bsize
+}
+
+// leastFree is the room, in bytes, that scratch must have for what commands did
+// to be all that they would have done.
+const leastFree = 1 << 20
+
+// noRoom says that scratch has none for the user. Whoever used it up, a command
+// that could not write must not be judged by what it has written.
+func (b *Box) noRoom() *Error {
+	var st unix.Statfs_t
+	if unix.Statfs(b.o.Scratch, &st) != nil || st.Blocks == 0 || int64(st.Bavail)*st.Bsize >= leastFree {
+		return nil
+	}
+	return scratchFull("less than " + size(leastFree) + " is left")
 }
 
 // disk counts what files take on disk, as du(1) does. What is there belongs to
