@@ -7,8 +7,11 @@ import (
 	"os/signal"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Interruptible ends with the signals that end a job, and when nobody reads
@@ -16,11 +19,40 @@ import (
 // has to go. A signal that whoever started this program had ignored stays so:
 // nohup(1), a shell's background.
 func Interruptible() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
 	signals := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE}, signal.Ignored)
-	if len(signals) == 0 { // which NotifyContext would take for all
-		return context.WithCancel(context.Background())
+	if len(signals) == 0 { // which Notify would take for all
+		return ctx, cancel
 	}
-	return signal.NotifyContext(context.Background(), signals...)
+	got, done := make(chan os.Signal, 8), make(chan struct{})
+	signal.Notify(got, signals...)
+	go func() {
+		for {
+			select {
+			case s := <-got:
+				// It comes for every pipe and socket: a command that does not read
+				// its input must not end all the others.
+				if s != syscall.SIGPIPE || unread(1) || unread(2) {
+					cancel()
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	// Until then a second one does not kill what is being put away.
+	return ctx, sync.OnceFunc(func() {
+		signal.Stop(got)
+		close(done)
+		cancel()
+	})
+}
+
+// unread says that a descriptor is a pipe or a socket whose other end is closed.
+func unread(fd int32) bool {
+	p := []unix.PollFd{{Fd: fd}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0 && p[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
 }
 
 // Margin is how long before a job's end work is ended: that is time enough to

@@ -3,6 +3,13 @@ package job
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -53,5 +60,60 @@ func TestUntil(t *testing.T) {
 	}
 	if _, _, err := here(t, nil, nil).Until(t.Context(), "tomorrow", "run", nil); err == nil {
 		t.Error("tomorrow is a time")
+	}
+}
+
+// A pipe that nobody reads ends the work if it is standard output, and only then.
+func TestInterruptible_Pipes(t *testing.T) {
+	if os.Getenv("TEST_PIPES") != "" {
+		ctx, stop := Interruptible()
+		defer stop()
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+		for range 100 {
+			if _, err := w.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
+				t.Fatalf("writing to nobody: %v", err)
+			}
+		}
+		// Signals of a process to itself are delivered in order: after this one
+		// those of the pipe have been.
+		heard := make(chan os.Signal, 1)
+		signal.Notify(heard, syscall.SIGUSR1)
+		if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+		<-heard
+		for range 1000 {
+			runtime.Gosched() // who heard of the pipe has its turn
+		}
+		if ctx.Err() != nil {
+			t.Fatal("a pipe of somebody else's ended it")
+		}
+		fmt.Fprintln(os.Stderr, "goes on")
+		_, _ = io.Copy(io.Discard, os.Stdin) // until nobody reads
+		for ctx.Err() == nil {
+			_, _ = os.Stdout.Write([]byte("x"))
+		}
+		os.Exit(7)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=TestInterruptible_Pipes")
+	cmd.Env = append(os.Environ(), "TEST_PIPES=1")
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	said, err3 := cmd.StderrPipe()
+	if err := errors.Join(err1, err2, err3, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, len("goes on\n"))
+	_, err := io.ReadFull(said, line)
+	out.Close()
+	in.Close()
+	more, _ := io.ReadAll(said)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); err != nil || code != 7 || string(line) != "goes on\n" {
+		t.Errorf("exit code %d, %v: %s%s", code, err, line, more)
 	}
 }
