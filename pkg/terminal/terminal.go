@@ -72,9 +72,12 @@ var shell = []string{"/bin/sh", "-c", `unset PS1; for sh in /bin/bash /usr/bin/b
 // until the box ends.
 func Start(ctx context.Context, o Options) (_ *Terminal, err error) {
 	t := &Terminal{dir: o.Dir, record: o.Record, begun: make(chan struct{}), detached: make(chan struct{}), ended: make(chan struct{})}
+	shellRuns := false
 	defer func() {
 		if err != nil {
-			close(t.ended)
+			if !shellRuns {
+				close(t.ended)
+			}
 			t.Close()
 		}
 	}()
@@ -90,6 +93,7 @@ func Start(ctx context.Context, o Options) (_ *Terminal, err error) {
 	if err := t.ready(ctx); err != nil {
 		return nil, err
 	}
+	shellRuns = true
 	go func() {
 		defer close(t.ended)
 		_, t.err = o.Run(context.WithoutCancel(ctx), box.Command{

@@ -34,6 +34,15 @@ func openTerminal(t *testing.T, image string) *screen {
 
 func openTerminalIn(t *testing.T, r *running) *screen {
 	t.Helper()
+	s, err := tryTerminal(t, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func tryTerminal(t *testing.T, r *running) (*screen, error) {
+	t.Helper()
 	tmux, err := exec.LookPath("tmux")
 	if err != nil {
 		bed.Missing(t, "tmux: %v", err)
@@ -54,7 +63,7 @@ func openTerminalIn(t *testing.T, r *running) *screen {
 		Run: r.Run, Fence: r.o.Fence, Tmux: tmux, Dir: s.dir, Record: recording,
 	})
 	if err != nil {
-		t.Fatal(err)
+		return s, err
 	}
 	t.Logf("the terminal was up after %s", time.Since(began))
 	t.Cleanup(func() {
@@ -62,7 +71,7 @@ func openTerminalIn(t *testing.T, r *running) *screen {
 			t.Error(err)
 		}
 	})
-	return s
+	return s, nil
 }
 
 // enter types and waits until the screen is as wanted: ends with a text (a
@@ -372,4 +381,19 @@ func TestTerminal_OutOfReach(t *testing.T) {
 			t.Errorf("%s shows %s, want %q", keys, short(out.Text), want)
 		}
 	}
+}
+
+// A shell that ends before it has said anything, as an earlier step of a task
+// may have left it, is no terminal, and no harm to whoever asked for one.
+func TestTerminal_EndsAtOnce(t *testing.T) {
+	if !asUser(t) {
+		return
+	}
+	r := start(t, options(t, "debian"))
+	r.sh(box.Agent, "echo exit >~/.bash_profile")
+	if _, err := tryTerminal(t, r); !errors.Is(err, terminus.ErrGone) {
+		t.Errorf("the error is %v", err)
+	}
+	r.sh(box.Agent, "rm ~/.bash_profile")
+	openTerminalIn(t, r)
 }
