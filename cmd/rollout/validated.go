@@ -40,11 +40,16 @@ func validated(w io.Writer, dir string, items []item) ([]item, error) {
 	return fit, nil
 }
 
-// unfit is why a task is not to be used, or "". One without a solution is judged
-// by its nop alone.
+// unfit is why a task is not to be used, or "". Of one without a solution the
+// oracle has said so, and it is judged by its nop alone.
 func unfit(trials []report.Trial) string {
-	if !slices.ContainsFunc(trials, func(t report.Trial) bool { return t.AgentInfo.Name == "nop" }) {
+	if len(trials) == 0 {
 		return "it was not validated"
+	}
+	for _, agent := range []string{"oracle", "nop"} {
+		if !slices.ContainsFunc(trials, func(t report.Trial) bool { return t.AgentInfo.Name == agent }) {
+			return "its " + agent + " has no result that can be read"
+		}
 	}
 	for _, t := range trials {
 		kind := report.Kind(t)

@@ -258,18 +258,26 @@ func TestTerminus_Validated(t *testing.T) {
 	p := newPlace(t)
 	p.task("good", "touch /it\n", rewards, "")
 	p.task("bad", "true\n", rewards, "")
+	p.task("spoiled", "touch /it\n", rewards, "")
 	p.task("easy", "touch /it\n", "echo 1 >/logs/verifier/reward.txt\n", "")
 	v := p.run(p.command("validate", "tasks", "--image", bed.Image("busybox"), "--out", "out/validated", "--scratch", p.path("scratch")))
 	if v.code != 1 {
 		t.Fatalf("exit code %d\n%s", v.code, v.stderr)
 	}
 	p.task("new", "touch /it\n", rewards, "")
+	spoiled, err := filepath.Glob(p.path("out/validated/oracle/spoiled__*/result.json"))
+	if err != nil || len(spoiled) != 1 {
+		t.Fatalf("%v, %v", spoiled, err)
+	}
+	if err := os.WriteFile(spoiled[0], []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	s := ms.Start(t, turn("touch /it\n"), done)
 	r := p.model(s.Base, "--validated", "out/validated")
 	if len(r.records) != 1 || word(r.records["terminus good"]) != "1" {
 		t.Errorf("%d records\n%s", len(r.records), r.stderr)
 	}
-	for name, why := range map[string]string{"bad": "its solution does not pass", "easy": "doing nothing passes", "new": "it was not validated"} {
+	for name, why := range map[string]string{"bad": "its solution does not pass", "easy": "doing nothing passes", "new": "it was not validated", "spoiled": "its oracle has no result that can be read"} {
 		if want := fmt.Sprintf("left out %s: %s", p.path("tasks", name), why); !strings.Contains(r.stderr, want) {
 			t.Errorf("not said: %s\n%s", want, r.stderr)
 		}
