@@ -44,7 +44,7 @@ func TestRun_Order(t *testing.T) {
 	Run(t.Context(), b.Options)
 	want := []string{
 		"put agent /logs", "put agent /solution", "run agent (/solution/solve.sh) > /logs/agent/oracle.txt 2>&1", "get agent /logs/agent",
-		"put verifier /", "run verifier (/tests/test.sh) > /logs/verifier/test-stdout.txt 2>&1", "get verifier /logs/verifier",
+		"put verifier /", "run verifier exec /tests/test.sh > /logs/verifier/test-stdout.txt 2>&1", "get verifier /logs/verifier",
 	}
 	if got := b.boxes[0].calls; !slices.Equal(got, want) {
 		t.Errorf("calls:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

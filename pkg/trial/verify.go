@@ -68,7 +68,8 @@ func (r *run) judge(ctx context.Context, p part, dir string, artifacts []kept, e
 		return r.because(ctx, b, "verify", "upload_failed", "infra", fmt.Errorf("bringing the tests: %w", err))
 	}
 	timeout := scale(p.verifier.Timeout, r.Times.Verifier)
-	command := fmt.Sprintf(solve, "/tests/test.sh", testsOut)
+	// In place of the shell, so that a signal which ends them is seen as one.
+	command := fmt.Sprintf("exec %s > %s 2>&1", "/tests/test.sh", testsOut)
 	if e := p.verifier.Separate; e != nil && e.HasTests {
 		command = "chmod +x /tests/test.sh; " + command
 	}
