@@ -85,7 +85,7 @@ func (j judge) taints(c change) (string, error) {
 		}
 		return "", nil
 	case plugin:
-		if bytes.Contains(c.text, []byte("[pytest11]")) && !j.names(packageOf(c.path)) {
+		if (c.text == nil || bytes.Contains(c.text, []byte("[pytest11]"))) && !j.names(packageOf(c.path)) {
 			return state + ": pytest loads the plugin that it names", nil
 		}
 		return "", nil
@@ -95,7 +95,7 @@ func (j judge) taints(c change) (string, error) {
 		}
 		return state + ": programs load it at their start", nil
 	case git:
-		if key := gitCommand.FindString(string(c.text)); (key != "" || c.link) && !j.tellsOf(c.path) {
+		if key := gitCommand.FindString(string(c.text)); (key != "" || c.link || c.text == nil) && !j.tellsOf(c.path) {
 			return state + ": git runs what its setting " + shown(strings.TrimSpace(key)) + " names", nil
 		}
 		return "", nil

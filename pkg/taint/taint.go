@@ -62,7 +62,11 @@ const tooMany = 2_000_000
 const enough = 100
 
 // textLimit is how much of a file is looked at that is judged by its text.
-const textLimit = 4 << 20
+// Of all files together, textsLimit is kept.
+const (
+	textLimit  = 4 << 20
+	textsLimit = 64 << 20
+)
 
 // state is what makes a file the same as before.
 type state struct {
@@ -257,6 +261,7 @@ type marker struct {
 	*Watch
 	now   map[string]touched
 	heard map[string]bool // folders that are listened at
+	texts int             // bytes of text that are kept
 }
 
 // longAgo is the access time of a link that nobody has followed yet.
@@ -287,8 +292,13 @@ func (m *marker) visit(v *tree.Visited) error {
 			m.lost = fmt.Sprintf("/%s cannot be watched: %v", v.Path, err)
 		}
 	} else {
-		if k, _ := m.judge.kindOf(v.Path); k.byText() {
+		switch k, _ := m.judge.kindOf(v.Path); {
+		case !k.byText():
+		case m.texts < textsLimit:
 			t.text, _ = read(v)
+			m.texts += len(t.text)
+		default: // a file without its text is judged as if it had the worst
+			m.lost = "more text of the agent's would have to be kept than can be"
 		}
 		m.listen(v, path.Dir(v.Path), ".")
 	}

@@ -318,6 +318,35 @@ func TestWatch_Many(t *testing.T) {
 	}
 }
 
+// What an agent leaves to be read is not kept without an end: empty room in
+// files costs it nothing.
+func TestWatch_MuchText(t *testing.T) {
+	const dir = "usr/lib/python3/dist-packages/"
+	for n, unknown := range map[int]string{1: "", textsLimit/textLimit + 1: "more text"} {
+		s := newScene(t)
+		var want []string
+		for i := range n {
+			p := fmt.Sprintf("%s%03d.pth", dir, i)
+			s.write(p, "")
+			if err := os.Truncate(s.at(p), textLimit); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, "/"+p)
+		}
+		s.after()
+		s.write("tests/test.sh", "")
+		for i := range n {
+			s.open(fmt.Sprintf("%s%03d.pth", dir, i))
+		}
+		if unknown == "" {
+			want = nil // nothing is in it
+		} else {
+			want = want[len(want)-1:] // nobody looked into the last
+		}
+		s.find(false, strings.Join(want, " "), unknown)
+	}
+}
+
 // The agent's processes are the user's, too, and can use up what the user may
 // have of inotify.
 func TestWatch_NoneLeft(t *testing.T) {
