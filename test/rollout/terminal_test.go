@@ -320,13 +320,6 @@ func TestTerminal_LongInput(t *testing.T) {
 	if len(out.Notes) != 1 || !strings.Contains(out.Notes[0], "4095") {
 		t.Errorf("a line of 24,000 bytes: notes %q", out.Notes)
 	}
-	s.enter("clear; cat >/tmp/g\n", func(s string) bool { return s == "" })
-	s.enter(long+"\nnext\nC-d", has("C-d"))
-	out = s.enter("C-c", func(s string) bool { return strings.HasSuffix(s, "^C\n$") })
-	got := s.sh(box.Agent, "cat /tmp/g")
-	if want := long[:4095] + "\nnext\n"; got != want {
-		t.Errorf("cat got %s, want %s", short(got), short(want))
-	}
 }
 
 // Where the image has no bash, its sh is the shell. The model's server and all
