@@ -20,21 +20,17 @@ import (
 	"fence/pkg/result"
 	"fence/pkg/spec"
 	"fence/pkg/task"
+	"fence/pkg/taskflags"
 )
 
 // selectFlags are those that choose tasks, as sifbuild has them.
 func selectFlags() []urfave.Flag {
-	return []urfave.Flag{
-		&urfave.StringSliceFlag{Name: "include", Usage: "only tasks whose name matches `GLOB`"},
-		&urfave.StringSliceFlag{Name: "exclude", Usage: "no task whose name matches `GLOB`"},
-		&urfave.IntFlag{Name: "per-dataset", Usage: "at most `N` tasks of each dataset, which is a folder of tasks", DefaultText: "all"},
-		&urfave.IntFlag{Name: "limit", Usage: "at most `N` tasks", DefaultText: "all"},
-		&urfave.Uint64Flag{Name: "seed", Usage: "choose those at random, the same for the same `S`", DefaultText: "the first by name"},
+	return append(taskflags.All(),
 		&urfave.StringFlag{Name: "image", Usage: "the image of every task is `FILE.sif`"},
 		&urfave.StringFlag{Name: "sif-cache", Aliases: []string{"cache"}, Usage: "find images in `DIR`, a cache of sifbuild's or of Harbor's; or the variable SIF_CACHE", EnvVars: []string{"SIF_CACHE"}},
 		&urfave.StringSliceFlag{Name: "pass-env", Usage: "tasks may ask for your variable `NAME` (${NAME} in task.toml)"},
 		&urfave.StringFlag{Name: "security-why", Usage: "run tasks about security and exploits too, because of `TEXT`"},
-	}
+	)
 }
 
 // item is a task with all that is known of it before a trial.
@@ -67,16 +63,9 @@ func inputs(ctx context.Context, c *urfave.Context, args []string) ([]item, []ta
 	if len(args) == 1 && args[0] == "-" && len(bytes.TrimSpace(lines)) == 0 {
 		return nil, nil, cli.Usagef("of a pipe, what stands before rollout says why", "no task: standard input had no line")
 	}
-	tasks, skipped, err := task.Find(args, task.Selection{
-		Stdin:   bytes.NewReader(lines),
-		Include: c.StringSlice("include"), Exclude: c.StringSlice("exclude"),
-		PerDataset: c.Int("per-dataset"), Limit: c.Int("limit"), Seed: c.Uint64("seed"),
-	})
-	if errors.Is(err, task.ErrNames) {
-		return nil, skipped, cli.Usagef("a GLOB is for the whole name of a task's folder, such as 'web-*'", "%w", err)
-	}
+	tasks, skipped, err := taskflags.Find(c, args, bytes.NewReader(lines), "a task is a folder with task.toml, instruction.md, environment/ and tests/test.sh")
 	if err != nil {
-		return nil, skipped, cli.Usagef("a task is a folder with task.toml, instruction.md, environment/ and tests/test.sh", "%w", err)
+		return nil, skipped, err
 	}
 	pass := c.StringSlice("pass-env")
 	getenv := func(name string) (string, bool) {

@@ -20,6 +20,7 @@ import (
 	"fence/pkg/cli"
 	"fence/pkg/job"
 	"fence/pkg/task"
+	"fence/pkg/taskflags"
 )
 
 func planCmd() *urfave.Command {
@@ -141,25 +142,14 @@ func readTasks(ctx context.Context, c *urfave.Context) (*planner, []planned, []t
 	return p, f.all, others, f.err
 }
 
-// findTasks finds the tasks that the arguments and the selectFlags name.
+// findTasks finds the tasks that the arguments and the flags name.
 func findTasks(c *urfave.Context) ([]task.Task, []task.Skipped, error) {
 	for _, name := range []string{"per-dataset", "limit"} {
 		if n := c.Int(name); n < 0 {
 			return nil, nil, cli.Usagef("--"+name+" 10", "--%s: %d is no number of tasks", name, n)
 		}
 	}
-	tasks, skipped, err := task.Find(c.Args().Slice(), task.Selection{
-		Stdin:   os.Stdin,
-		Include: c.StringSlice("include"), Exclude: c.StringSlice("exclude"),
-		PerDataset: c.Int("per-dataset"), Limit: c.Int("limit"), Seed: c.Uint64("seed"),
-	})
-	if errors.Is(err, task.ErrNames) {
-		return nil, nil, cli.Usagef("a GLOB is for the whole name of a task's folder, such as 'web-*'", "%w", err)
-	}
-	if err != nil {
-		return nil, nil, cli.Usagef("a task is a folder with task.toml and environment/Dockerfile, or just a Dockerfile", "%w", err)
-	}
-	return tasks, skipped, nil
+	return taskflags.Find(c, c.Args().Slice(), os.Stdin, "a task is a folder with task.toml and environment/Dockerfile, or just a Dockerfile")
 }
 
 func saySkipped(w io.Writer, skipped []task.Skipped) {

@@ -24,6 +24,7 @@ import (
 	"fence/pkg/registry"
 	"fence/pkg/step"
 	"fence/pkg/task"
+	"fence/pkg/taskflags"
 )
 
 // planFlags are those that decide what a Dockerfile means.
@@ -40,20 +41,9 @@ func planFlags() []urfave.Flag {
 
 // taskFlags are those of commands that want images of tasks.
 func taskFlags() []urfave.Flag {
-	return append(selectFlags(),
+	return append(taskflags.All(),
 		&urfave.StringFlag{Name: "require", Usage: "`LIST` of commands that every image must have, and that are installed where they are missing; none: no such check", Value: "tmux"},
 		&urfave.BoolFlag{Name: "json", Usage: "print records: of a plan instead of the table, of a build to a terminal too"})
-}
-
-// selectFlags are those that choose tasks.
-func selectFlags() []urfave.Flag {
-	return []urfave.Flag{
-		&urfave.StringSliceFlag{Name: "include", Usage: "only tasks whose name matches `GLOB`"},
-		&urfave.StringSliceFlag{Name: "exclude", Usage: "no task whose name matches `GLOB`"},
-		&urfave.IntFlag{Name: "per-dataset", Usage: "at most `N` tasks of each dataset, which is a folder of tasks", DefaultText: "all"},
-		&urfave.IntFlag{Name: "limit", Usage: "at most `N` tasks", DefaultText: "all"},
-		&urfave.Uint64Flag{Name: "seed", Usage: "choose those at random, the same for the same `S`", DefaultText: "the first by name"},
-	}
 }
 
 // planner turns Dockerfiles into plans.

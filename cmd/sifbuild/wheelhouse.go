@@ -16,6 +16,7 @@ import (
 	"fence/pkg/cli"
 	"fence/pkg/job"
 	"fence/pkg/task"
+	"fence/pkg/taskflags"
 	"fence/pkg/wanted"
 	"fence/pkg/wheel"
 	"fence/pkg/wheelhouse"
@@ -55,7 +56,7 @@ func wheelhouseCmd() *urfave.Command {
 			&urfave.StringSliceFlag{Name: "interpreter", Usage: "for --grader: a Python that can be moved, the folder or archive `PATH`, in place of one that uv fetches"},
 			&urfave.BoolFlag{Name: "offline", Usage: "fetch nothing: look at what is there, and say what is missing"},
 			&urfave.BoolFlag{Name: "json", Usage: "print the record to a terminal too"},
-		}, selectFlags()),
+		}, taskflags.All()),
 		Action: wheelhouseCommand,
 	}
 }

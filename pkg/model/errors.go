@@ -107,11 +107,11 @@ func judge(err error, x *exchange, timedOut bool) *Error {
 		return answered(x)
 	case timedOut:
 		return &Error{Class: Timeout, Message: errTimeout.Error(),
-			Hint: "a slow server needs a longer --model-timeout, or fewer trials at a time"}
+			Hint: "a slow server needs fewer trials at a time (-n), or shorter replies (--max-output-tokens)"}
 	case errors.As(err, &cut):
 		return &Error{Class: ServerGone, Message: cut.Error()}
 	case errors.Is(err, errTooLarge):
-		return &Error{Class: BadReply, Message: errTooLarge.Error(), permanent: true, Hint: "set --max-tokens"}
+		return &Error{Class: BadReply, Message: errTooLarge.Error(), permanent: true, Hint: "set --max-output-tokens"}
 	case errors.As(err, &wrongType):
 		return &Error{Class: BadReply, Message: wrongType.Error() + said(x.body), Hint: "is the base URL that of the API, ending in /v1?"}
 	case x.status != 0:

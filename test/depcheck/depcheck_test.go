@@ -41,6 +41,7 @@ var layer = map[string]int{
 	"fence/pkg/session":              2,
 	"fence/pkg/status":               3,
 	"fence/pkg/task":                 0,
+	"fence/pkg/taskflags":            2,
 	"fence/pkg/harbor":               1,
 	"fence/pkg/job":                  1,
 	"fence/pkg/tree":                 1,
