@@ -43,10 +43,6 @@ func Enforce(rs Ruleset) error {
 		return err
 	}
 
-	if err := setLimits(rs.Policy.Limits); err != nil {
-		return err
-	}
-
 	proc := writableProc(rs)
 	if rs.joined == nil { // else its maker has done it
 		if err := furnish(rs); err != nil {
@@ -95,6 +91,11 @@ func Enforce(rs Ruleset) error {
 	}
 	if err != nil {
 		return fmt.Errorf("loading the system call filter: %w", err)
+	}
+	// So late because a limit is ours too: with no more processes to be had,
+	// Go's runtime ends where it wants another thread.
+	if err := setLimits(rs.Policy.Limits); err != nil {
+		return err
 	}
 	return selfTest(rs, keep, session)
 }
@@ -323,17 +324,23 @@ func setLimits(list []policy.Limit) error {
 		if !ok {
 			return fmt.Errorf("BUG: limit %q", l.Name)
 		}
-		var now unix.Rlimit
-		if err := unix.Getrlimit(which, &now); err != nil {
+		most := l.Value
+		if l.Name == "core" {
+			most = max(most, noCore)
+		}
+		var was, is unix.Rlimit
+		if err := unix.Getrlimit(which, &was); err != nil {
 			return fmt.Errorf("reading the limit %s: %w", l.Name, err)
 		}
-		v := l.Value
-		if l.Name == "core" {
-			v = max(v, noCore)
-		}
-		v = min(v, now.Max)
+		v := min(most, was.Max)
 		if err := unix.Setrlimit(which, &unix.Rlimit{Cur: v, Max: v}); err != nil {
 			return fmt.Errorf("setting the limit %s to %d: %w", l.Name, v, err)
+		}
+		if err := unix.Getrlimit(which, &is); err != nil {
+			return fmt.Errorf("reading the limit %s: %w", l.Name, err)
+		}
+		if is.Max > most || is.Cur > is.Max {
+			return fmt.Errorf("self-test: the limit %s is %d, asked for %d", l.Name, is.Max, most)
 		}
 	}
 	return nil

@@ -154,7 +154,7 @@ func bounded(keep uint64, cut bool) error {
 	return nil
 }
 
-// inherited checks what exec passes on: descriptors, limits, the folder.
+// inherited checks what exec passes on: descriptors, the folder.
 func inherited(rs Ruleset) error {
 	fds, err := readDir("/proc/self/fd")
 	if err != nil {
@@ -177,19 +177,6 @@ func inherited(rs Ruleset) error {
 		}
 		if flags&unix.FD_CLOEXEC == 0 {
 			return fmt.Errorf("descriptor %d would stay open", fd)
-		}
-	}
-	for _, l := range rs.Policy.Limits {
-		var now unix.Rlimit
-		if err := unix.Getrlimit(limits[l.Name], &now); err != nil {
-			return fmt.Errorf("the limit %s: %w", l.Name, err)
-		}
-		want := l.Value
-		if l.Name == "core" {
-			want = max(want, noCore)
-		}
-		if now.Max > want || now.Cur > now.Max {
-			return fmt.Errorf("the limit %s is %d, asked for %d", l.Name, now.Max, want)
 		}
 	}
 	var here, want unix.Stat_t
