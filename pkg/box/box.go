@@ -91,6 +91,7 @@ type Box struct {
 	channel io.Closer // the session's life
 	said    apptainer.Tail
 	watched watched
+	life    context.Context
 	kill    context.CancelCauseFunc
 	done    chan struct{}
 	end     error // how Apptainer ended, once done is closed
@@ -100,6 +101,11 @@ type Box struct {
 	closeErr error
 	mu       sync.Mutex
 	usage    result.Usage
+
+	// See boxes, which guards them.
+	group string        // its control group
+	sizes map[int]int64 // of its processes, in bytes, when they were looked at
+	saw   int           // kills in the group that were not to be explained then
 }
 
 // Start starts a box and returns when commands can run in it, with nothing left
@@ -160,16 +166,15 @@ func start(ctx context.Context, o Options, config Config, users map[string]Accou
 	argv := slices.Concat(o.container(ownNet), o.serve(users))
 	cmd := exec.Command(o.Apptainer, argv...)
 	cmd.Env, cmd.Dir = apptainer.Env(own), "/"
-	var life context.Context
-	life, b.kill = context.WithCancelCause(context.Background())
+	b.life, b.kill = context.WithCancelCause(context.Background())
 	started := make(chan int, 1)
 	go func() {
 		defer close(b.done)
-		end, err := apptainer.Run(life, cmd, apptainer.Start{
+		end, err := apptainer.Run(b.life, cmd, apptainer.Start{
 			Stdin: theirs, Said: &b.said, OOM: oomScore, Given: []io.Closer{theirs}, Started: func(pid int) { started <- pid }, Step: o.step(os.Environ()),
 		})
 		b.channel.Close()
-		b.end, b.err = end, b.why(err, end, context.Cause(life))
+		b.end, b.err = end, b.why(err, end, context.Cause(b.life))
 		if cmd.ProcessState != nil {
 			b.note(result.Usage{CPUSec: (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()})
 		}
@@ -182,6 +187,7 @@ func start(ctx context.Context, o Options, config Config, users map[string]Accou
 		select {
 		case pid := <-started:
 			b.watched = watching(pid)
+			together.enter(b)
 			go b.watch()
 		case <-b.done:
 		}
@@ -253,20 +259,28 @@ func (b *Box) Run(ctx context.Context, c Command, s session.Streams) (session.Ex
 	cmd := session.Command{
 		Domain: c.Domain, Argv: c.Argv, Env: b.env(c), Dir: cmp.Or(c.Dir, b.workdir), Timeout: milliseconds(c.Timeout), TTY: c.TTY,
 	}
+	before := b.kills()
 	exit, err := b.client.Run(ctx, cmd, s)
 	b.mu.Lock()
 	b.usage.CPUSec += float64(exit.UserUS+exit.SystemUS) / 1e6
 	b.usage.MemoryBytes = max(b.usage.MemoryBytes, exit.MaxRSSKB<<10) // between two looks
 	b.mu.Unlock()
-	if over := b.noRoom(); err == nil && over != nil { // filled and emptied between two looks, it is not seen
+	if err != nil {
+		return exit, b.explain(err, c.Domain)
+	}
+	// What came and went between two looks.
+	b.outOfMemory(b.kills(), before, exit)
+	if over := b.noRoom(); over != nil {
 		b.kill(over)
+	}
+	b.stepEnding(exit)
+	select {
+	case <-b.life.Done():
 		<-b.done
-		return exit, b.Err()
+	case <-b.done:
+	default:
 	}
-	if err == nil {
-		return exit, b.killedInStep(exit)
-	}
-	return exit, b.explain(err, c.Domain)
+	return exit, b.Err()
 }
 
 // milliseconds rounds up: 0 would be no limit.
@@ -358,6 +372,7 @@ func (b *Box) Close() error {
 			b.look()
 			b.count(disk{})
 		}
+		together.leave(b)
 		b.kill(errClosed)
 		<-b.done
 		if err := tree.RemoveAll(b.o.Scratch); err != nil {

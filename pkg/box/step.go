@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fence/pkg/apptainer"
-	"fence/pkg/job"
 	"fence/pkg/session"
 )
 
@@ -47,30 +46,22 @@ func ThisStep() (*Step, error) {
 // all steps of a job.
 var oomSaid = regexp.MustCompile(`(?im)^.*(?:StepId=\S+ exceeded (?:virtual )?memory limit|oom.kill event|task 0: Out Of Memory).*$`)
 
-// overStep says that the kernel has killed a process of the step because that was
-// beyond its memory. The others may live on.
-func (b *Box) overStep() *Error {
-	if b.o.Step == nil || job.This().OOMKills(b.watched.pid) == 0 {
-		return nil
-	}
-	return limit("memory_limit", "the kernel ended a process, as the Slurm step of the container is beyond its memory")
-}
-
-// killedInStep waits, where a command was killed, for what may have been the first
+// stepEnding waits, where a command was killed, for what may have been the first
 // sign of the end of all: Slurm kills one process after the other.
-func (b *Box) killedInStep(exit session.Exit) error {
-	if b.o.Step == nil || exit.Code != 128+int(unix.SIGKILL) || exit.Reason != "" {
-		return nil
-	}
-	if over := b.overStep(); over != nil {
-		b.kill(over)
+func (b *Box) stepEnding(exit session.Exit) {
+	if b.o.Step == nil || !killed(exit) {
+		return
 	}
 	select {
+	case <-b.life.Done():
 	case <-b.done:
-		return b.err
 	case <-time.After(stepEnds):
-		return nil
 	}
+}
+
+// killed says that a command was ended by SIGKILL, and not by rollout.
+func killed(exit session.Exit) bool {
+	return exit.Code == 128+int(unix.SIGKILL) && exit.Reason == ""
 }
 
 // stepEnds is more than Slurm takes, as far as it was seen, from its first signal

@@ -12,6 +12,7 @@ import (
 
 	"fence/pkg/apptainer"
 	"fence/pkg/result"
+	"fence/pkg/session"
 )
 
 // watched is what is looked at.
@@ -59,14 +60,18 @@ func (b *Box) look() *Error {
 	if l.Processes > 0 && n > l.Processes {
 		return limit("process_limit", "more than %d processes at once", l.Processes)
 	}
-	if over := b.overStep(); over != nil {
-		return over
-	}
+	n = b.kills()
+	b.outOfMemory(n, n, session.Exit{})
 	known := b.Usage().MemoryBytes
 	if l.Memory > 0 {
 		known = min(known, l.Memory)
 	}
-	if mem, ok := memory(pids, taken(w.folders), known); ok {
+	sizes := map[int]int64{}
+	for _, pid := range pids {
+		sizes[pid] = resident(pid)
+	}
+	together.looked(b, sizes)
+	if mem, ok := memory(sizes, taken(w.folders), known); ok {
 		b.note(result.Usage{MemoryBytes: mem})
 		if l.Memory > 0 && mem > l.Memory {
 			return limit("memory_limit", "%s of memory in use, the limit is %s", size(mem), size(l.Memory))
@@ -119,24 +124,25 @@ func descendants(pid, most int) []int {
 
 var pageSize = int64(os.Getpagesize())
 
-// memory is what the processes have together, in bytes: what is shared counts
-// once, and files in /dev/shm count whether or not anybody has mapped them. It
-// is looked at closely only if it may be more than known, else ok is false:
-// resident pages are no less, and cheap to count. shm is what the files take.
-func memory(pids []int, shm, known int64) (bytes int64, ok bool) {
+// memory is what processes, with their resident pages in bytes, have together:
+// what is shared counts once, and files in /dev/shm count whether or not anybody
+// has mapped them. It is looked at closely only if it may be more than known,
+// else ok is false: resident pages are no less, and cheap to count. shm is what
+// the files take.
+func memory(sizes map[int]int64, shm, known int64) (bytes int64, ok bool) {
 	var rss int64
-	for _, pid := range pids {
-		rss += resident(pid)
+	for _, r := range sizes {
+		rss += r
 	}
 	if rss+shm <= known {
 		return 0, false
 	}
 	var own, mapped int64
-	for _, pid := range pids {
+	for pid, r := range sizes {
 		if p, s, err := proportional(pid); err == nil {
 			own, mapped = own+p-s, mapped+s
 		} else {
-			own += resident(pid)
+			own += r
 		}
 	}
 	return own + max(mapped, shm), true

@@ -153,22 +153,19 @@ func (g group) first(name string) string {
 }
 
 // OOMKills is how many processes the kernel has killed for want of memory in the
-// control group that a process is in, unless that is also this one's:
-// memory.events, or memory.oom_control in the first version
-// (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
-func (h Here) OOMKills(pid int) int {
-	theirs := h.groups(strconv.Itoa(pid), "memory")
-	if slices.Equal(theirs, h.groups("self", "memory")) {
-		return 0
-	}
-	for _, g := range theirs {
+// control group that a process is in, as far as that one counts: memory.events,
+// or memory.oom_control in the first version
+// (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst). The group is
+// "" if none does.
+func (h Here) OOMKills(pid int) (group string, n int) {
+	for _, g := range h.groups(strconv.Itoa(pid), "memory") {
 		for line := range strings.Lines(g.read("memory.events") + g.read("memory.oom_control")) {
 			if v, ok := strings.CutPrefix(line, "oom_kill "); ok {
-				return int(number(strings.TrimSpace(v)))
+				return string(g), int(number(strings.TrimSpace(v)))
 			}
 		}
 	}
-	return 0
+	return "", 0
 }
 
 // groups are the control groups of a controller that a process is in ("self":

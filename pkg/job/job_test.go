@@ -189,14 +189,11 @@ func TestOOMKills(t *testing.T) {
 			"proc/self/mountinfo": mountsV1, "proc/7/cgroup": "4:memory:/job/step\n0::/\n",
 			"sys/fs/cgroup/memory/job/step/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
 		}, 3},
-		"none": {map[string]string{"proc/self/mountinfo": mountsV2, "proc/7/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.events": "oom 1\noom_kill 0\n"}, 0},
-		"this process's own": {map[string]string{
-			"proc/self/mountinfo": mountsV2, "proc/7/cgroup": "0::/a\n", "proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.events": "oom_kill 1\n",
-		}, 0},
+		"none":             {map[string]string{"proc/self/mountinfo": mountsV2, "proc/7/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.events": "oom 1\noom_kill 0\n"}, 0},
 		"no control group": {nil, 0},
 	} {
-		if got := here(t, c.files, nil).OOMKills(7); got != c.want {
-			t.Errorf("%s: %d, want %d", name, got, c.want)
+		if group, got := here(t, c.files, nil).OOMKills(7); got != c.want || (group == "") != (c.files == nil) {
+			t.Errorf("%s: %d in %q, want %d", name, got, group, c.want)
 		}
 	}
 }

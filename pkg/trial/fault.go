@@ -53,7 +53,9 @@ func (r *run) because(ctx context.Context, b Box, phase, class, cause string, er
 	}
 	switch f.Class {
 	case "memory_limit", "process_limit", "disk_limit":
-		f.Cause = r.blame()
+		if f.Cause == "agent" { // whoever ran
+			f.Cause = r.blame()
+		}
 	case "session_lost":
 		if phase == "verify" { // no agent reaches that domain
 			f.Cause = "unknown"

@@ -103,7 +103,12 @@ func TestRun_Faults(t *testing.T) {
 			}
 		}, "reward none, agent memory_limit task, error"},
 		"a model over its memory": {func(b *bench) { b.Agent = model{func(e Env) error { return e.Box.(*fake).dies(limit) }} }, "reward none, agent memory_limit agent, error"},
-		"a broken model":          {func(b *bench) { b.Agent = model{func(Env) error { return errors.New("no server") }} }, "reward none, agent agent_error unknown, error"},
+		"the node over its memory": {func(b *bench) {
+			b.run = func(f *fake, c box.Command, _ session.Streams) (session.Exit, error) {
+				return session.Exit{}, f.dies(&box.Error{Class: "memory_limit", Cause: "unknown"})
+			}
+		}, "reward none, agent memory_limit unknown, error"},
+		"a broken model": {func(b *bench) { b.Agent = model{func(Env) error { return errors.New("no server") }} }, "reward none, agent agent_error unknown, error"},
 		"a model's fault": {func(b *bench) {
 			b.Agent = model{func(Env) error { return Faultf("agent", "model_gone", "infra", "", "x") }}
 		}, "reward none, agent model_gone infra, error"},
@@ -115,7 +120,7 @@ func TestRun_Faults(t *testing.T) {
 			b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
 				if isTests(c) {
 					f.writes("logs/verifier/reward.txt", "1")
-					f.dies(&box.Error{Class: "disk_limit"})
+					f.dies(&box.Error{Class: "disk_limit", Cause: "agent"})
 				}
 				return session.Exit{}, nil
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -71,6 +72,73 @@ func TestBox_Limits(t *testing.T) {
 	if other.Err() != nil {
 		t.Error(other.Err())
 	}
+}
+
+// Where a job has less memory than its trials take, the kernel ends a process:
+// that is no verdict for its trial, whatever the solution makes of it, and the
+// one beside it comes to its own. The control: with more there are two verdicts.
+func TestRun_OutOfMemory(t *testing.T) {
+	for limit, want := range map[string]string{"400M": "memory_limit unknown agent", "8G": "1"} {
+		t.Run(limit, func(t *testing.T) {
+			p := newPlace(t)
+			p.task("eats", "python3 -c 'x = bytearray(700 << 20)'; touch /it\n", rewards, "")
+			p.task("beside", "touch /it; until [ -e /.wheelhouse/go ]; do sleep 0.1; done\n", rewards, "")
+			p.mkdir("wheels")
+			script := `read go; "$@" | while read -r line; do echo "$line"; echo >wheels/go; done`
+			cmd := p.command()
+			args := []string{"run", "tasks", "--image", bed.Image("debian"), "--out", "out/run", "--scratch", p.path("scratch"), "--wheelhouse", "wheels",
+				"--agent", "oracle", "--retries", "0", "-n", "2", "--no-gate", "other tests have it"}
+			cmd.Args = append([]string{"bash", "-o", "pipefail", "-c", script, "bash", cmd.Path}, args...)
+			cmd.Path = "/bin/bash"
+			cmd.Stdin = &joins{procs: memoryGroup(t, limit), cmd: cmd}
+			r := p.run(cmd)
+			p.came(r, "oracle eats", want)
+			p.came(r, "oracle beside", "1")
+		})
+	}
+}
+
+// memoryGroup is the list of processes of a new control group that may take so
+// much memory.
+func memoryGroup(t *testing.T, limit string) (procs string) {
+	t.Helper()
+	parent, file := "/sys/fs/cgroup", "memory.max"
+	if _, err := os.Stat(parent + "/memory"); err == nil {
+		parent, file = parent+"/memory", "memory.limit_in_bytes"
+	}
+	dir, err := os.MkdirTemp(parent, "fence-test-")
+	if err != nil {
+		bed.Missing(t, "the right to make control groups (%v)", err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	err = errors.Join(os.Chmod(dir, 0o755), os.WriteFile(filepath.Join(dir, file), []byte(limit), 0))
+	if err != nil {
+		bed.Missing(t, "a limit of memory for control groups (%v)", err)
+	}
+	return filepath.Join(dir, "cgroup.procs")
+}
+
+// joins is the input of a command that begins when there is a line, which is when
+// it is in a control group.
+type joins struct {
+	procs string
+	cmd   *exec.Cmd
+	done  bool
+}
+
+func (j *joins) Read(b []byte) (int, error) {
+	if j.done {
+		return 0, io.EOF
+	}
+	j.done = true
+	if err := os.WriteFile(j.procs, []byte(strconv.Itoa(j.cmd.Process.Pid)), 0); err != nil {
+		return 0, err
+	}
+	return copy(b, "\n"), nil
 }
 
 // processes are those that have the folder of a box in their arguments or
