@@ -27,6 +27,7 @@ import (
 type fake struct {
 	options box.Options
 	root    string
+	upper   string // root, if it is watched
 	run     func(f *fake, c box.Command, s session.Streams) (session.Exit, error)
 	put     func(domain, dir string) error
 	get     func(domain, dir string) error
@@ -130,7 +131,7 @@ func (f *fake) Done() <-chan struct{}             { return f.done }
 func (f *fake) Err() error                        { return f.err }
 func (f *fake) Isolation() result.Isolation       { return result.Isolation{Below: true} }
 func (f *fake) Usage() result.Usage               { return result.Usage{MemoryBytes: 7, CPUSec: 1} }
-func (f *fake) Upper() string                     { return "" }
+func (f *fake) Upper() string                     { return f.upper }
 func (f *fake) Config() box.Config                { return box.Config{} }
 func (f *fake) Workdir() string                   { return cmp.Or(f.options.Workdir, "/app") }
 func (f *fake) Close() error                      { f.ended = true; return nil }

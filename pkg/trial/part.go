@@ -115,7 +115,7 @@ func (r *run) play(ctx context.Context, p part, dir string, end *result.StepResu
 			return r.because(ctx, r.box, "setup", "setup_failed", "task", err)
 		}
 	}
-	if err := r.before(p); err != nil {
+	if err := r.before(); err != nil {
 		return err
 	}
 	var acted error
@@ -131,9 +131,7 @@ func (r *run) play(ctx context.Context, p part, dir string, end *result.StepResu
 		r.collect(ctx, c)
 	}
 	kept := r.artifacts(ctx, p.artifacts, filepath.Join(dir, "artifacts"), p.verifier.Separate != nil)
-	if err := r.after(); err != nil {
-		return err
-	}
+	r.after(p.verifier)
 	return r.timed(strings.TrimSpace("verify "+p.name), &end.Verifier, func() error { return r.judge(ctx, p, dir, kept, end) })
 }
 

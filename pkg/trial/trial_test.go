@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,7 +15,9 @@ import (
 	"fence/pkg/box"
 	"fence/pkg/result"
 	"fence/pkg/session"
+	"fence/pkg/sif"
 	"fence/pkg/spec"
+	"fence/test/bed"
 )
 
 func TestRun_OracleAndNop(t *testing.T) {
@@ -287,6 +290,86 @@ func TestRun_Steps(t *testing.T) {
 func only(f *fake, yes bool) {
 	if yes {
 		f.writes("app/done", "")
+	}
+}
+
+// What the tests open of the agents' is known by who can have written it: a
+// step's agent has processes that live on, and tests may be elsewhere.
+func TestRun_Watched(t *testing.T) {
+	if _, err := exec.LookPath("mksquashfs"); err != nil {
+		bed.Missing(t, "mksquashfs")
+	}
+	dir := t.TempDir()
+	image := filepath.Join(dir, "i.sif")
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "root/usr/bin"), 0o755), os.WriteFile(filepath.Join(dir, "root/usr/bin/sh"), []byte("the image's"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(sif.Pack(t.Context(), filepath.Join(dir, "root"), filepath.Join(dir, "s"), sif.PackOptions{Processors: 1, MemMiB: 64}), sif.Write(image, filepath.Join(dir, "s"), sif.Meta{Arch: "amd64"})); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name     string
+		separate string // which of two parts have tests in a container of their own: n or y
+		writes   string // when somebody writes a shell
+		want     string
+	}{
+		{"an agent", "nn", "agent 1", "/usr/bin/sh"},
+		{"the harness, before any agent", "nn", "setup 1", ""},
+		{"beside the harness, after an agent", "nn", "setup 2", "/usr/bin/sh"},
+		{"nobody", "ny", "", ""},
+		{"an agent, before tests that are elsewhere", "ny", "agent 2", ""},
+		{"an agent whose own tests are elsewhere", "yn", "agent 1", "/usr/bin/sh"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t)
+			b.Spec.Steps, b.Box.Image, b.VerifierImage = nil, image, image
+			for i, step := range []string{"1", "2"} {
+				workdir := filepath.Join(b.Spec.Task.Dir, step)
+				if err := errors.Join(os.Mkdir(workdir, 0o755), os.WriteFile(filepath.Join(workdir, "setup.sh"), nil, 0o644)); err != nil {
+					t.Fatal(err)
+				}
+				s := spec.Step{Name: step, Workdir: workdir, Solution: b.Spec.Task.Solution}
+				if c.separate[i] == 'y' {
+					s.Verifier.Separate = &spec.Environment{}
+				}
+				b.Spec.Steps = append(b.Spec.Steps, s)
+			}
+			step := 0
+			b.run = func(f *fake, cmd box.Command, _ session.Streams) (session.Exit, error) {
+				phase := ""
+				switch {
+				case strings.Contains(cmd.Argv[len(cmd.Argv)-1], "setup.sh"):
+					step++
+					phase = "setup"
+				case isSolve(cmd):
+					phase = "agent"
+				case isTests(cmd):
+					for _, p := range []string{"tests/test.sh", "usr/bin/sh"} {
+						_, _ = os.ReadFile(filepath.Join(f.root, p))
+					}
+					f.writes("logs/verifier/reward.txt", "1")
+				}
+				if fmt.Sprint(phase, " ", step) == c.writes {
+					f.writes("usr/bin/sh", "another")
+				}
+				return session.Exit{}, nil
+			}
+			start := b.Start
+			b.Start = func(ctx context.Context, o box.Options) (Box, error) {
+				bx, err := start(ctx, o)
+				f := bx.(*fake)
+				f.upper = f.root
+				return bx, errors.Join(err, os.Mkdir(filepath.Join(f.root, "tests"), 0o755))
+			}
+			r := Run(t.Context(), b.Options)
+			var got []string
+			for _, x := range r.Tainted {
+				got = append(got, x.Path)
+			}
+			if strings.Join(got, " ") != c.want || brief(r) != "reward 1, done" || len(r.Warnings) > 0 {
+				t.Errorf("%s, tainted by %v, want %q: %v %v", brief(r), r.Tainted, c.want, r.Fault, r.Warnings)
+			}
+		})
 	}
 }
 

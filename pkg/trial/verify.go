@@ -80,7 +80,7 @@ func (r *run) judge(ctx context.Context, p part, dir string, artifacts []kept, e
 	if err != nil {
 		return r.because(ctx, b, "verify", "session_lost", "infra", err)
 	}
-	taint := r.found()
+	taint := r.found(p.verifier)
 	end.Verify = &result.VerifyEnd{}
 	if exit.Signal == 0 && !exit.TimedOut {
 		end.Verify.ExitCode = &exit.Code
