@@ -92,7 +92,7 @@ func replayCommand(c *urfave.Context) error {
 	switch {
 	case then.Fault != nil || now.Fault != nil:
 		return &cli.Error{Code: cli.Unknown, Err: errors.New("there are no two verdicts to compare")}
-	case !maps.Equal(then.VerifierResult.Rewards, now.VerifierResult.Rewards):
+	case !maps.Equal(rewards(then), rewards(now)):
 		return &cli.Error{Code: cli.No, Err: errors.New("it does not come out the same")}
 	}
 	return nil
@@ -122,15 +122,24 @@ func asThen(c *urfave.Context, config string, then result.Trial) error {
 	return nil
 }
 
+// rewards are those of a trial that has one, by name.
+func rewards(t result.Trial) map[string]float64 {
+	if t.VerifierResult == nil { // a record of another's making
+		return map[string]float64{"reward": *t.Reward}
+	}
+	return t.VerifierResult.Rewards
+}
+
 // inWords is what came of a trial, in a line.
 func inWords(t result.Trial) string {
 	if f := t.Fault; f != nil {
 		return fmt.Sprintf("no verdict: %s: %s", f.Class, f.Message)
 	}
 	text := fmt.Sprintf("reward %v", *t.Reward)
-	for _, name := range slices.Sorted(maps.Keys(t.VerifierResult.Rewards)) {
+	all := rewards(t)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if name != "reward" {
-			text += fmt.Sprintf(", %s %v", name, t.VerifierResult.Rewards[name])
+			text += fmt.Sprintf(", %s %v", name, all[name])
 		}
 	}
 	return fmt.Sprintf("%s, agent %s, in %.1f s", text, t.Agent.Stop, t.FinishedAt.Sub(t.StartedAt).Seconds())

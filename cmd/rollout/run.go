@@ -283,13 +283,7 @@ func (j *setup) run(out, agent string, items []item) (outcome, error) {
 		Try: func(ctx context.Context, i runner.Item, dir string) result.Trial {
 			return j.try(ctx, byDir[i.Spec.Task.Dir], j.agent(i), i, dir)
 		},
-		Record: func(t result.Trial) error {
-			all.trials = append(all.trials, report.Trial{Trial: t, Dir: filepath.Join(out, t.TrialName)})
-			if j.encoder == nil {
-				return nil
-			}
-			return j.encoder.Encode(t)
-		},
+		Record: func(t result.Trial) error { return all.record(t, out, j.encoder) },
 		Event: live.Event, Say: live.Say,
 	})
 	live.End()
@@ -302,6 +296,17 @@ func (j *setup) run(out, agent string, items []item) (outcome, error) {
 		return all, &cli.Error{Code: cli.Unknown, Err: err}
 	}
 	return all, nil
+}
+
+// record prints a trial's record, if they are printed, and keeps what tables and
+// verdicts are made from.
+func (o *outcome) record(t result.Trial, out string, records *json.Encoder) (err error) {
+	if records != nil {
+		err = records.Encode(t)
+	}
+	t.DropDetails()
+	o.trials = append(o.trials, report.Trial{Trial: t, Dir: filepath.Join(out, t.TrialName)})
+	return err
 }
 
 // tables says for people what came of trials, as 'rollout report DIR' does.
@@ -344,9 +349,6 @@ func (j *setup) try(ctx context.Context, it item, agent trial.Agent, i runner.It
 	o := j.options
 	o.Spec, o.Agent, o.Dir, o.Broken, o.Phase = it.Spec, agent, dir, it.broken, i.Phase
 	o.Box.Image, o.VerifierImage = it.image, it.verifier
-	e := it.Environment
-	o.Box.Limits.Memory = tighter(o.Box.Limits.Memory, int64(e.MemoryMB)<<20)
-	o.Box.Limits.Disk = tighter(o.Box.Limits.Disk, int64(e.StorageMB)<<20)
 	o.Start = func(ctx context.Context, o box.Options) (trial.Box, error) {
 		b, err := box.Start(ctx, o)
 		if err != nil {
@@ -368,14 +370,6 @@ func (j *setup) try(ctx context.Context, it item, agent trial.Agent, i runner.It
 		o.Broken = gateFault(err)
 	}
 	return trial.Run(ctx, o)
-}
-
-// tighter is the lesser of two limits, of which 0 is none.
-func tighter(a, b int64) int64 {
-	if a == 0 || b == 0 {
-		return max(a, b)
-	}
-	return min(a, b)
 }
 
 // sayMissing says what to type for images that are not there.

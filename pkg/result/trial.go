@@ -184,12 +184,13 @@ func look(dir string) Found {
 	if err != nil {
 		return Found{Dir: dir, Err: err}
 	}
-	t.dropDetails()
+	t.DropDetails()
 	return Found{Dir: dir, Trial: &t}
 }
 
-// dropDetails lets the tokens of all turns go.
-func (t *Trial) dropDetails() {
+// DropDetails lets the tokens of all turns go, which only training needs: all
+// trials at once have no room for them.
+func (t *Trial) DropDetails() {
 	used := []*AgentResult{t.AgentResult}
 	for _, s := range t.StepResults {
 		used = append(used, s.AgentResult)

@@ -21,8 +21,9 @@ import (
 // the agent's may have lived until then: they may have changed files of the
 // image while the verifier worked. Where unknown is not "", it says in a line
 // why it cannot be told what the verifier opened; then every file counts that
-// it would have loaded, had it been opened.
-func (w *Watch) Find(alive bool) (found []result.Taint, unknown string, err error) {
+// it would have loaded, had it been opened. Where not all could be looked at that
+// was changed, the folder / is found: of the rest anything may be true.
+func (w *Watch) Find(alive bool) (found []result.Taint, unknown string) {
 	seen, stirred := map[string]bool{}, map[string]int{}
 	if w.opened != nil {
 		err := w.opened.finish()
@@ -51,20 +52,15 @@ func (w *Watch) Find(alive bool) (found []result.Taint, unknown string, err erro
 	for p := range w.agents {
 		f.rest[p] = true
 	}
-	if err := w.each(f.visit, nil); err != nil && err != errEnough {
-		return nil, "", fmt.Errorf("looking for what the verifier loaded of the agent's: %w", err)
+	err := w.each(f.visit, nil)
+	if err == nil {
+		err = f.hidden()
 	}
-	for p := range f.rest { // removed since: by the verifier, or to hide it
-		if w.lost != "" || seen[p] {
-			if err := f.add(p, w.agents[p], nil, ""); err == errEnough {
-				break
-			} else if err != nil {
-				return nil, "", err
-			}
-		}
+	if err == nil {
+		err = f.gone()
 	}
-	if err := f.gone(); err != nil && err != errEnough {
-		return nil, "", err
+	if err != errEnough {
+		w.miss(err)
 	}
 	for _, p := range w.removed {
 		if w.judge.has(p) && !w.judge.tellsOf(p) {
@@ -75,7 +71,11 @@ func (w *Watch) Find(alive bool) (found []result.Taint, unknown string, err erro
 	if len(f.found) > enough {
 		f.found = append(f.found[:enough], result.Taint{Path: "/", Why: "and more files"})
 	}
-	return f.found, w.lost, nil
+	if w.missed != "" {
+		w.lost = w.missed
+		f.found = append(f.found, result.Taint{Path: "/", Why: "not all that was changed could be looked at: " + w.missed})
+	}
+	return f.found, w.lost
 }
 
 // errEnough ends the looking: more files than are named are found.
@@ -102,6 +102,10 @@ func (f *finder) visit(v *tree.Visited) error {
 	stirs := f.stirred[v.Path]
 	delete(f.stirred, v.Path)
 	link := v.Mode&unix.S_IFMT == unix.S_IFLNK
+	was := f.before[v.Path]
+	if !ok && !f.made[v.Ino] && f.counts(v.Path) {
+		f.before[v.Path] = now
+	}
 	switch {
 	case ok && t.state == now:
 		if f.lost != "" || f.inodes[v.Ino] || f.seen[v.Path] || link && v.Atim.Sec != longAgo.Sec {
@@ -115,7 +119,7 @@ func (f *finder) visit(v *tree.Visited) error {
 			return err
 		}
 	}
-	if !f.alive || f.before[v.Path] == now {
+	if !f.alive || was == now {
 		return nil
 	}
 	known := len(f.found)
@@ -130,6 +134,19 @@ func (f *finder) visit(v *tree.Visited) error {
 }
 
 const putBack = "; it changed while the tests ran, beside processes of the agent's, and was put back"
+
+// hidden judges what the agent changed and is not there any more: the verifier
+// removed it, or somebody who did not want it seen.
+func (f *finder) hidden() error {
+	for p := range f.rest {
+		if f.lost != "" || f.seen[p] {
+			if err := f.add(p, f.agents[p], nil, ""); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 // gone judges what came and went again while the verifier worked, and is found
 // in place of a shell or loaded by every program.

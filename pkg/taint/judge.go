@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"fence/pkg/sif"
@@ -146,7 +147,7 @@ func (j judge) taints(c change) (string, error) {
 		return j.testTool(c, state), nil
 	case tool:
 		if path.Base(c.path) == "env" { // tests source it, executable or not
-			if installerEnv.Match(c.text) && !c.link || j.tellsOf(c.path) {
+			if j.installerEnv(c.text) && !c.link || j.tellsOf(c.path) {
 				return "", nil
 			}
 			return state + ": tests read their settings from it when they have installed uv or Rust", nil
@@ -189,9 +190,23 @@ func (j judge) testTool(c change, state string) string {
 	return state + ": tests are run by programs of this name, and the image has none"
 }
 
-// installerEnv is the file env that the installers of uv and Rust leave: it
-// puts one folder before PATH.
-var installerEnv = regexp.MustCompile(strings.ReplaceAll(`\A(\s*(#.*|case ":\$\{?PATH\}?:" in|(\*:"?BIN"?:\*\)|\*\))?\s*(export PATH="BIN:\$PATH")?\s*(;;)?|esac)\s*\n)*\z`, "BIN", `(\$HOME|/root|/home/[^/"]+)/\.(local|cargo)/bin`))
+// installerEnv says whether text is that of the file env that the installers of
+// uv and Rust leave: it puts one folder of a home before PATH.
+func (j judge) installerEnv(text []byte) bool {
+	for _, at := range envFolder.FindAllSubmatch(text, -1) {
+		if h := string(at[1]); h != "$HOME" && !slices.Contains(j.inHome(relative(h+"/x")), "x") {
+			return false
+		}
+	}
+	return envText.Match(text)
+}
+
+const envBin = `(\$HOME|(?:/[\w.-]+)*)/\.(?:local|cargo)/bin`
+
+var (
+	envFolder = regexp.MustCompile(envBin)
+	envText   = regexp.MustCompile(strings.ReplaceAll(`\A(\s*(#.*|case ":\$\{?PATH\}?:" in|(\*:"?BIN"?:\*\)|\*\))?\s*(export PATH="BIN:\$PATH")?\s*(;;)?|esac)\s*\n)*\z`, "BIN", envBin))
+)
 
 // unchanged says whether a path of the image has what it had there. A folder
 // is none of ours: what is in it is judged by itself.

@@ -69,10 +69,12 @@ var (
 	siteStart  = regexp.MustCompile(`(^|/)(pybuilddir\.txt|lib(64)?/python3\d+t?\.zip)$`)
 	siteFolder = regexp.MustCompile(`(^|/)(site|dist)-packages/[^/]*\.pth$`)
 	entryTable = regexp.MustCompile(`(^|/)[^/]+\.(dist|egg)-info/entry_points\.txt$`)
-	homeFiles  = regexp.MustCompile(`^(root|home/[^/]+)/(\.(bash(rc|_profile|_login|_logout|_env)|profile|zsh(rc|env)|zprofile|kshrc|pdbrc(\.py)?|pythonrc(\.py)?|gdbinit|Rprofile|irbrc|npmrc|curlrc|wgetrc|condarc|perltidyrc)|\.config/(pip/pip\.conf|uv/uv\.toml|curlrc|fish/.*)|\.pip/pip\.conf|\.cargo/config(\.toml)?)$`)
-	homeTools  = regexp.MustCompile(`^(root|home/[^/]+)/\.(local|cargo)/bin/[^/]+$`)
-	gitFiles   = regexp.MustCompile(`^(etc/gitconfig|(root|home/[^/]+)/\.(gitconfig|config/git/config))$`)
-	pycFile    = regexp.MustCompile(`^(.*/)?__pycache__/([^/.]+)\.[^/]*\.pyc$`)
+	// Below a home.
+	homeFiles = regexp.MustCompile(`^(\.(bash(rc|_profile|_login|_logout|_env)|profile|zsh(rc|env)|zprofile|kshrc|pdbrc(\.py)?|pythonrc(\.py)?|gdbinit|Rprofile|irbrc|npmrc|curlrc|wgetrc|condarc|perltidyrc)|\.config/(pip/pip\.conf|uv/uv\.toml|curlrc|fish/.*)|\.pip/pip\.conf|\.cargo/config(\.toml)?)$`)
+	homeTools = regexp.MustCompile(`^\.(local|cargo)/bin/[^/]+$`)
+	homeGit   = regexp.MustCompile(`^\.(gitconfig|config/git/config)$`)
+
+	pycFile = regexp.MustCompile(`^(.*/)?__pycache__/([^/.]+)\.[^/]*\.pyc$`)
 
 	// A folder of modules and, below it, the module.
 	pythonFolder = regexp.MustCompile(`^((?:.*/)?lib(?:64)?/python3(?:\.\d+t?)?/(?:(?:site|dist)-packages|lib-dynload)|(?:.*/)?lib(?:64)?/python3\.\d+t?)/(.+)$`)
@@ -89,6 +91,25 @@ type places struct {
 	path    []string // PATH folders, relative to the root, without links
 	workdir string   // relative; "." if the tests start in the root
 	private []string // what the agent's domain does not see
+	homes   []string // relative; "." for the root
+}
+
+// inHome are what programs may take p for in somebody's home, the path from
+// there: homes can lie in each other.
+func (pl places) inHome(p string) (all []string) {
+	if rest, ok := strings.CutPrefix(p, "home/"); ok { // those of users that an agent makes, too
+		if _, rest, ok = strings.Cut(rest, "/"); ok {
+			all = append(all, rest)
+		}
+	}
+	for _, h := range pl.homes {
+		if h == "." {
+			all = append(all, p)
+		} else if rest, ok := strings.CutPrefix(p, h+"/"); ok {
+			all = append(all, rest)
+		}
+	}
+	return all
 }
 
 // kindOf says what programs do with what lies at p, a path relative to the
@@ -110,6 +131,9 @@ func (pl places) kindOf(p string) (kind, string) {
 	// An agent may have changed very many files: a look at a part of the name is
 	// cheaper than a pattern.
 	has := func(part string) bool { return strings.Contains(p, part) }
+	home := func(what *regexp.Regexp) bool {
+		return (has("/.") || strings.HasPrefix(p, ".")) && slices.ContainsFunc(pl.inHome(p), what.MatchString)
+	}
 	dir := path.Dir(p)
 	switch {
 	case p == "etc/ld.so.cache":
@@ -124,11 +148,11 @@ func (pl places) kindOf(p string) (kind, string) {
 		return pth, ""
 	case has("entry_points") && entryTable.MatchString(p):
 		return plugin, ""
-	case has("git") && gitFiles.MatchString(p):
+	case p == "etc/gitconfig", has("git") && home(homeGit):
 		return git, ""
-	case has("/bin/") && homeTools.MatchString(p) && !slices.Contains(pl.path, dir):
+	case has("/bin/") && !slices.Contains(pl.path, dir) && home(homeTools):
 		return tool, ""
-	case (under(p, "root") || under(p, "home")) && homeFiles.MatchString(p):
+	case home(homeFiles):
 		return startup, ""
 	}
 	for _, d := range pl.path {

@@ -17,6 +17,7 @@
 package taint
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moby/sys/user"
 	"golang.org/x/sys/unix"
 
 	"fence/pkg/sif"
@@ -40,6 +42,9 @@ type Options struct {
 	Workdir string
 	// Path is the PATH of the verifier's commands.
 	Path string
+	// Homes are folders that they may have as HOME, beside those of the image's
+	// /etc/passwd.
+	Homes []string
 	// Private are the folders that only the verifier's domain sees.
 	Private []string
 	// Instruction is what the task tells the agent: a script that it names, or a
@@ -96,6 +101,8 @@ type Watch struct {
 	removed []string           // programs by whose absence tests are led astray, of its doing
 	opened  *opened
 	lost    string // why it is not known what was opened
+	missed  string // why it is not known of all that was changed
+	most    int    // files that are looked through
 }
 
 // New prepares for a trial. The image has to stay where it is until Close.
@@ -104,8 +111,22 @@ func New(o Options) (*Watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Watch{o: o, image: img, agents: map[string]touched{}}
-	pl := places{workdir: relative(o.Workdir)}
+	w := &Watch{o: o, image: img, agents: map[string]touched{}, most: tooMany}
+	pl := places{workdir: relative(o.Workdir), homes: []string{".", "root"}} // of who is not in /etc/passwd
+	accounts, err := img.ReadFile("etc/passwd", textLimit)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		img.Close()
+		return nil, err
+	}
+	users, _ := user.ParsePasswd(bytes.NewReader(accounts))
+	for _, u := range users {
+		o.Homes = append(o.Homes, u.Home)
+	}
+	for _, h := range o.Homes {
+		if h := w.resolve(h); h != "" && !slices.Contains(pl.homes, h) {
+			pl.homes = append(pl.homes, h)
+		}
+	}
 	for _, p := range o.Private {
 		pl.private = append(pl.private, relative(p))
 	}
@@ -191,8 +212,8 @@ func (w *Watch) resolve(d string) string {
 func (w *Watch) each(f func(v *tree.Visited) error, removed func(p string)) error {
 	n := 0
 	return tree.Visit(w.o.Upper, most, func(v *tree.Visited) error {
-		if n++; n > tooMany {
-			return fmt.Errorf("the agent made more than %d files", tooMany)
+		if n++; n > w.most {
+			return fmt.Errorf("there are more than %d files of the agent's", w.most)
 		}
 		if name, is := strings.CutPrefix(path.Base(v.Path), ".wh."); is || v.Mode&unix.S_IFMT == unix.S_IFCHR {
 			if removed != nil {
@@ -204,25 +225,29 @@ func (w *Watch) each(f func(v *tree.Visited) error, removed func(p string)) erro
 	})
 }
 
-// Before is called when an agent is about to begin: what is there and not an
-// earlier step's agent's is the harness's or a verifier's.
-func (w *Watch) Before() error {
+// Before is called once, when nothing of an agent's has run: what is there is
+// the harness's. What Find sees at its end is a verifier's, unless it is an
+// agent's. All that comes to be in between is an agent's: its processes live on.
+func (w *Watch) Before() {
 	w.before = map[string]state{}
-	err := w.each(func(v *tree.Visited) error {
+	w.miss(w.each(func(v *tree.Visited) error {
 		if v.Mode&unix.S_IFMT != unix.S_IFDIR && w.counts(v.Path) {
 			w.before[v.Path] = stateOf(v)
 		}
 		return nil
-	}, nil)
-	if err != nil {
-		return fmt.Errorf("listing what the container has before its agent begins: %w", err)
+	}, nil))
+}
+
+// miss says that not all was seen: of what was not, nothing is known.
+func (w *Watch) miss(err error) {
+	if err != nil && w.missed == "" {
+		w.missed = err.Error()
 	}
-	return nil
 }
 
 // After is called when an agent's time is over and nothing of the verifier's
 // has begun. From here on it hears what is opened.
-func (w *Watch) After() error {
+func (w *Watch) After() {
 	var err error
 	w.lost = ""
 	if w.opened != nil {
@@ -238,22 +263,17 @@ func (w *Watch) After() error {
 	w.made = map[uint64]bool{}
 	m := marker{Watch: w, now: map[string]touched{}, heard: map[string]bool{}}
 	w.removed = nil
-	err = w.each(m.visit, func(p string) {
+	w.miss(w.each(m.visit, func(p string) {
 		if k, _ := w.judge.kindOf(p); k == command && interpreter.MatchString(path.Base(p)) {
 			w.removed = append(w.removed, p)
 		}
-	})
+	}))
 	if w.opened != nil {
 		if err := w.opened.begin(); err != nil {
 			w.lost = err.Error()
 		}
 	}
-	if err != nil {
-		w.lost = err.Error()
-		return fmt.Errorf("listing what the agent changed: %w", err)
-	}
 	w.agents = m.now
-	return nil
 }
 
 // marker notes what the agent changed and gets ready to hear of it.

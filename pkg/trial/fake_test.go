@@ -27,6 +27,7 @@ import (
 type fake struct {
 	options box.Options
 	root    string
+	upper   string // root, if it is watched
 	run     func(f *fake, c box.Command, s session.Streams) (session.Exit, error)
 	put     func(domain, dir string) error
 	get     func(domain, dir string) error
@@ -45,6 +46,12 @@ func (f *fake) note(format string, a ...any) {
 }
 
 func (f *fake) Run(_ context.Context, c box.Command, s session.Streams) (session.Exit, error) {
+	if len(c.Argv) == 5 && strings.HasPrefix(c.Argv[2], "[ -e") {
+		if _, err := os.Lstat(filepath.Join(f.root, c.Argv[4])); err != nil {
+			return session.Exit{Code: 1}, nil
+		}
+		return session.Exit{}, nil
+	}
 	f.note("run %s %s", c.Domain, c.Argv[len(c.Argv)-1])
 	if f.run == nil {
 		return session.Exit{}, nil
@@ -129,11 +136,18 @@ func (f *fake) End(context.Context, string) error { return nil }
 func (f *fake) Done() <-chan struct{}             { return f.done }
 func (f *fake) Err() error                        { return f.err }
 func (f *fake) Isolation() result.Isolation       { return result.Isolation{Below: true} }
-func (f *fake) Usage() result.Usage               { return result.Usage{MemoryBytes: 7, CPUSec: 1} }
-func (f *fake) Upper() string                     { return "" }
+func (f *fake) Upper() string                     { return f.upper }
 func (f *fake) Config() box.Config                { return box.Config{} }
 func (f *fake) Workdir() string                   { return cmp.Or(f.options.Workdir, "/app") }
 func (f *fake) Close() error                      { f.ended = true; return nil }
+
+// Usage is complete after Close.
+func (f *fake) Usage() result.Usage {
+	if !f.ended {
+		return result.Usage{MemoryBytes: 1}
+	}
+	return result.Usage{MemoryBytes: 7, CPUSec: 1}
+}
 
 // dies ends the container as box.Box says it.
 func (f *fake) dies(e *box.Error) error {

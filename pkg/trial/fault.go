@@ -28,21 +28,14 @@ func (r *run) because(ctx context.Context, b Box, phase, class, cause string, er
 	switch {
 	case err == nil:
 		return nil
+	case b != nil && !alive(b) && b.Err() != nil:
+		err = b.Err()
 	case errors.As(err, &f):
 		return f
-	case ctx.Err() != nil:
-		return Faultf("stopped", "stopped", "infra", "the same command again runs it", "%s: %v", phase, context.Cause(ctx))
-	}
-	if b != nil {
-		select {
-		case <-b.Done():
-			if why := b.Err(); why != nil {
-				err = why
-			}
-		default:
-		}
 	}
 	switch {
+	case ctx.Err() != nil:
+		return Faultf("stopped", "stopped", "infra", "the same command again runs it", "%s: %v", phase, context.Cause(ctx))
 	case errors.As(err, &be):
 		f = &Fault{result.Fault{Phase: phase, Class: be.Class, Cause: be.Cause, Message: be.Message, Hint: be.Hint}}
 		if be.Class == "not_isolated" || be.Class == "gate_failed" {

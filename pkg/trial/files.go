@@ -193,6 +193,15 @@ func unpack(stream io.Reader, dir string, m most, skip func(name string) bool, a
 	}
 }
 
+// thereIn says of a name whether it is in a folder of logs already: the host's
+// own records stay.
+func thereIn(dir string) func(name string) bool {
+	return func(name string) bool {
+		_, err := os.Lstat(filepath.Join(dir, name))
+		return err == nil
+	}
+}
+
 // salvage copies what can be had of a container's folder when the container is
 // gone: from the folder that its overlay wrote to, where whatever ran in it chose
 // names and links.
@@ -229,7 +238,7 @@ func salvage(upper, folder, to string) error {
 		})
 		w.CloseWithError(errors.Join(err, out.Close()))
 	}()
-	_, err = unpack(r, to, logsMost, nil, nil)
+	_, err = unpack(r, to, logsMost, thereIn(to), nil)
 	r.CloseWithError(io.ErrClosedPipe)
 	return err
 }

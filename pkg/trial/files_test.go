@@ -116,7 +116,7 @@ func TestPack(t *testing.T) {
 func TestSalvage(t *testing.T) {
 	upper, to := t.TempDir(), t.TempDir()
 	logs := filepath.Join(upper, "logs/agent")
-	err := errors.Join(os.MkdirAll(filepath.Join(logs, "d"), 0o755), os.WriteFile(filepath.Join(logs, "d/oracle.txt"), []byte("so far"), 0o600),
+	err := errors.Join(os.MkdirAll(filepath.Join(logs, "d"), 0o755), os.WriteFile(filepath.Join(to, "a"), []byte("ours"), 0o600), os.WriteFile(filepath.Join(logs, "a"), nil, 0o600), os.WriteFile(filepath.Join(logs, "d/oracle.txt"), []byte("so far"), 0o600),
 		os.Symlink("/etc/passwd", filepath.Join(logs, "link")), os.WriteFile(filepath.Join(upper, "other"), nil, 0o600))
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestSalvage(t *testing.T) {
 	if err := salvage(upper, "logs/agent", to); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := listed(t, to), []string{"drwx d", "-rw- d/oracle.txt"}; !slices.Equal(got, want) || read(t, to, "d/oracle.txt") != "so far" {
+	if got, want := listed(t, to), []string{"-rw- a", "drwx d", "-rw- d/oracle.txt"}; !slices.Equal(got, want) || read(t, to, "d/oracle.txt") != "so far" || read(t, to, "a") != "ours" {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if err := os.RemoveAll(logs); err != nil {

@@ -3,6 +3,7 @@ package trial
 import (
 	"archive/tar"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -115,7 +116,7 @@ func (r *run) play(ctx context.Context, p part, dir string, end *result.StepResu
 			return r.because(ctx, r.box, "setup", "setup_failed", "task", err)
 		}
 	}
-	if err := r.before(p); err != nil {
+	if err := r.before(); err != nil {
 		return err
 	}
 	var acted error
@@ -130,10 +131,11 @@ func (r *run) play(ctx context.Context, p part, dir string, end *result.StepResu
 	for _, c := range p.verifier.Collect {
 		r.collect(ctx, c)
 	}
-	kept := r.artifacts(ctx, p.artifacts, filepath.Join(dir, "artifacts"), p.verifier.Separate != nil)
-	if err := r.after(); err != nil {
-		return err
+	kept, err := r.artifacts(ctx, p.artifacts, filepath.Join(dir, "artifacts"), p.verifier.Separate != nil)
+	if err != nil {
+		return r.because(ctx, r.box, "verify", "download_failed", "infra", err)
 	}
+	r.after(p.verifier)
 	return r.timed(strings.TrimSpace("verify "+p.name), &end.Verifier, func() error { return r.judge(ctx, p, dir, kept, end) })
 }
 
@@ -151,7 +153,7 @@ func (r *run) prepare(ctx context.Context, p part) error {
 		}
 		if st, err := os.Stat(filepath.Join(p.workdir, "setup.sh")); err == nil && st.Mode().IsRegular() {
 			said := &lastWords{}
-			exit, err := r.box.Run(ctx, box.Command{Domain: box.Agent, Argv: shell("${BASH:-sh} ./setup.sh"), Timeout: harness}, session.Streams{Out: said, Err: said})
+			exit, err := r.box.Run(ctx, box.Command{Domain: box.Agent, Argv: shell("${BASH:-sh} ./setup.sh")}, session.Streams{Out: said, Err: said})
 			if err != nil {
 				return err
 			}
@@ -185,7 +187,7 @@ func (r *run) act(ctx context.Context, p part, dir string, end *result.StepResul
 	if err == nil {
 		return nil
 	}
-	if end.Agent.Stop == "session_lost" && ctx.Err() == nil && r.alive() {
+	if end.Agent.Stop == "session_lost" && ctx.Err() == nil && alive(r.box) {
 		// Its domain is gone, by its own doing; the verifier's is not.
 		r.say("agent: %v", err)
 		return nil
@@ -194,32 +196,20 @@ func (r *run) act(ctx context.Context, p part, dir string, end *result.StepResul
 	return r.because(ctx, r.box, "agent", "agent_error", "unknown", err)
 }
 
-func (r *run) alive() bool {
-	select {
-	case <-r.box.Done():
-		return false
-	default:
-		return true
-	}
-}
-
 // fetchLogs brings the agent's logs, as far as they can be had.
 func (r *run) fetchLogs(ctx context.Context, dir string) {
 	to := filepath.Join(dir, "agent")
 	if ctx.Err() != nil {
 		return
 	}
-	if !r.alive() {
+	if !alive(r.box) {
 		if err := salvage(r.box.Upper(), "logs/agent", to); err != nil {
 			r.say("the agent's logs are lost with the container: %v", err)
 		}
 		return
 	}
 	err := get(ctx, r.box, box.Agent, "/logs/agent", []string{"."}, func(in io.Reader) error {
-		t, err := unpack(in, to, logsMost, func(name string) bool {
-			_, err := os.Lstat(filepath.Join(to, name)) // the host's own records stay
-			return err == nil
-		}, nil)
+		t, err := unpack(in, to, logsMost, thereIn(to), nil)
 		r.left("agent/", t)
 		return err
 	})
@@ -270,12 +260,17 @@ type manifest struct {
 	Status      string `json:"status"`
 }
 
-// artifacts brings what is to be kept, best effort, to a folder of the host's,
-// and as streams to the scratch folder if it goes on from there.
-func (r *run) artifacts(ctx context.Context, list []spec.Artifact, dir string, streams bool) (all []kept) {
+// errNone is of an artifact that the container has not, or not as a file or a
+// folder: it is for the tests to say what that means.
+var errNone = errors.New("there is no such file or folder")
+
+// artifacts brings what is to be kept, best effort, to a folder of the host's. If
+// it goes on from there, as streams in the scratch folder, what is there and
+// cannot be had is an error: the tests would judge without it.
+func (r *run) artifacts(ctx context.Context, list []spec.Artifact, dir string, streams bool) (all []kept, failed error) {
 	lines := []manifest{}
 	for i, a := range list {
-		if ctx.Err() != nil || !r.alive() {
+		if ctx.Err() != nil || !alive(r.box) {
 			break
 		}
 		line := manifest{Source: a.Source, Destination: path.Join("artifacts", a.Destination), Type: "directory", Status: "ok"}
@@ -297,6 +292,9 @@ func (r *run) artifacts(ctx context.Context, list []spec.Artifact, dir string, s
 			}
 		}
 		if err == nil {
+			err = r.has(ctx, at)
+		}
+		if err == nil {
 			err = get(ctx, r.box, box.Agent, path.Dir(at), []string{base}, func(in io.Reader) error {
 				t, err := unpack(in, tmp, artifactsMost, func(name string) bool { return excluded(a.Exclude, base, name) }, also)
 				r.left("artifact "+a.Source, t)
@@ -313,6 +311,9 @@ func (r *run) artifacts(ctx context.Context, list []spec.Artifact, dir string, s
 			line.Status = "failed"
 			r.say("artifact %s: %v", a.Source, err)
 		}
+		if err != nil && streams && !errors.Is(err, errNone) && failed == nil {
+			failed = r.unhad(fmt.Errorf("the artifact %s: %w", a.Source, err))
+		}
 		if err := os.RemoveAll(tmp); err != nil {
 			r.warn("%v", err)
 		}
@@ -324,7 +325,26 @@ func (r *run) artifacts(ctx context.Context, list []spec.Artifact, dir string, s
 	if err := result.WriteJSON(filepath.Join(dir, "manifest.json"), lines); err != nil {
 		r.warn("the list of artifacts: %v", err)
 	}
-	return all
+	return all, failed
+}
+
+// has says errNone of a path that is not in the agent's container.
+func (r *run) has(ctx context.Context, at string) error {
+	exit, err := r.box.Run(ctx, box.Command{Domain: box.Agent, Argv: []string{"/bin/sh", "-c", `[ -e "$1" ] || [ -L "$1" ]`, "sh", at}, Timeout: harness}, session.Streams{})
+	if err == nil && exit.Code == 1 {
+		return errNone
+	}
+	return err
+}
+
+// unhad is why something could not be had from a container. What its files are
+// like, many or changing, is the doing of who was in it.
+func (r *run) unhad(err error) error {
+	var said *session.Error
+	if errors.Is(err, errTooMuch) || errors.As(err, &said) && alive(r.box) {
+		return Faultf("verify", "download_failed", r.blame(), "", "%v", err)
+	}
+	return err
 }
 
 // settle moves an artifact from where it was unpacked to its place.
@@ -332,7 +352,7 @@ func settle(tmp, base, dir string, a spec.Artifact, line *manifest) error {
 	at := filepath.Join(tmp, base)
 	st, err := os.Lstat(at)
 	if err != nil {
-		return fmt.Errorf("nothing came of it: %w", err)
+		return errNone
 	}
 	if !st.IsDir() {
 		line.Type = "file"
@@ -344,7 +364,7 @@ func settle(tmp, base, dir string, a spec.Artifact, line *manifest) error {
 		return err
 	}
 	if _, err := os.Lstat(to); err == nil {
-		return fmt.Errorf("artifacts/%s is there already", a.Destination)
+		return fmt.Errorf("%w: artifacts/%s is another's", errNone, a.Destination)
 	}
 	return os.Rename(at, to)
 }

@@ -1,94 +1,83 @@
 package trial
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"fence/pkg/result"
+	"fence/pkg/spec"
 	"fence/pkg/taint"
 )
 
-// watched prepares to tell what the tests run or load of the agent's. Where it
-// cannot be told, that is said, and with StrictVerdict a fault.
-func (r *run) watched(p part) error {
-	if r.watch != nil {
+// before notes what is there when the first agent begins, to tell later what
+// the tests run or load of the agent's. It does nothing where there is no
+// container of files, as in tests of this package, and where all tests have a
+// container of their own.
+func (r *run) before() error {
+	all := parts(r.Spec)
+	if r.acted || r.box.Upper() == "" || !slices.ContainsFunc(all, func(p part) bool { return p.verifier.Separate == nil }) {
 		return nil
 	}
-	paths := r.VerifierPath
-	if at, ok := r.verifierEnv(p)["PATH"]; ok {
-		paths = append(paths[:len(paths):len(paths)], at)
-	} else if at := r.box.Config().Env["PATH"]; at != "" {
-		paths = append(paths[:len(paths):len(paths)], at)
-	}
-	instruction := r.Spec.Instruction
-	for _, s := range r.Spec.Steps {
-		instruction += "\n" + s.Instruction
+	var paths, homes []string
+	image, instruction := r.box.Config().Env, r.Spec.Instruction
+	for _, p := range all {
+		env := r.verifierEnv(p)
+		paths = append(paths, cmp.Or(env["PATH"], image["PATH"]))
+		homes = append(homes, cmp.Or(env["HOME"], r.Env["HOME"], r.Spec.Environment.Env["HOME"], image["HOME"]))
+		instruction += "\n" + p.instruction
 	}
 	var err error
 	r.watch, err = taint.New(taint.Options{
-		Upper: r.box.Upper(), Image: r.Box.Image, Workdir: r.box.Workdir(), Path: strings.Join(paths, ":"),
-		Private: private, Instruction: instruction, Runs: "/tests/test.sh",
+		Upper: r.box.Upper(), Image: r.Box.Image, Workdir: r.box.Workdir(), Path: strings.Join(append(r.VerifierPath[:len(r.VerifierPath):len(r.VerifierPath)], paths...), ":"),
+		Homes: homes, Private: private, Instruction: instruction, Runs: "/tests/test.sh",
 	})
-	return r.untold(err)
-}
-
-// untold says that it cannot be told what the tests load of the agent's.
-func (r *run) untold(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case r.StrictVerdict:
-		return Faultf("verify", "tainted", "unknown", "", "it cannot be told what the tests ran or loaded of the agent's: %v", err)
+	if err != nil {
+		return r.tainted([]result.Taint{{Path: "/", Why: "it cannot be told which files are the agent's"}}, err.Error())
 	}
-	r.warn("it cannot be told what the tests ran or loaded of the agent's: %v", err)
+	r.watch.Before()
 	return nil
 }
 
-// before notes what is there when the agent begins, after what it has changed
-// when its time is over; found says what the tests opened of that. All do
-// nothing where there is no watch, as in tests of this package.
-func (r *run) before(p part) error {
-	if r.box.Upper() == "" || p.verifier.Separate != nil {
-		return nil
+// after is said when the agent of a part is done, and found when its tests are:
+// it says what they opened of the agents'. Tests with a container of their own
+// open nothing here.
+func (r *run) after(v spec.Verifier) {
+	if r.watch != nil && v.Separate == nil {
+		r.watch.After()
 	}
-	if err := r.watched(p); err != nil || r.watch == nil {
-		return err
-	}
-	return r.untold(r.watch.Before())
 }
 
-func (r *run) after() error {
-	if r.watch == nil {
+func (r *run) found(v spec.Verifier) error {
+	if r.watch == nil || v.Separate != nil {
 		return nil
 	}
-	return r.untold(r.watch.After())
+	return r.tainted(r.watch.Find(true))
 }
 
-func (r *run) found() error {
-	if r.watch == nil {
-		return nil
-	}
-	list, unknown, err := r.watch.Find(true)
-	if err == nil && unknown != "" {
-		err = fmt.Errorf("%s", unknown)
-	}
+// tainted records what the tests ran or loaded of the agent's, and why not all
+// of it can be told, if so. With StrictVerdict either is a fault.
+func (r *run) tainted(list []result.Taint, unknown string) error {
 	for _, t := range list {
 		r.say("tainted: %s: %s", t.Path, t.Why)
+		if !slices.Contains(r.r.Tainted, t) { // by an earlier step's tests
+			r.r.Tainted = append(r.r.Tainted, t)
+		}
 	}
-	r.r.Tainted = append(r.r.Tainted, list...)
-	if err := r.untold(err); err != nil {
-		return err
+	if unknown != "" {
+		unknown = "it cannot be told what the tests ran or loaded of the agent's: " + unknown
+		if r.StrictVerdict {
+			return Faultf("verify", "tainted", "unknown", "", "%s", unknown)
+		}
+		r.warn("%s", unknown)
 	}
-	if r.StrictVerdict && len(list) > 0 {
-		return tainted(list)
+	if !r.StrictVerdict || len(list) == 0 {
+		return nil
 	}
-	return nil
-}
-
-func tainted(list []result.Taint) error {
-	cause := fmt.Sprintf("the tests ran or loaded what the agent had changed: %s, %s", list[0].Path, list[0].Why)
+	more := ""
 	if n := len(list) - 1; n > 0 {
-		cause += fmt.Sprintf("; and %d more files", n)
+		more = fmt.Sprintf("; and %d more files", n)
 	}
-	return Faultf("verify", "tainted", "agent", "", "%s", cause)
+	return Faultf("verify", "tainted", "agent", "", "the tests ran or loaded what the agent had changed: %s, %s%s", list[0].Path, list[0].Why, more)
 }

@@ -54,8 +54,8 @@ type Options struct {
 	Broken *result.Fault
 
 	// Start starts a container. Box is how: all but its network, environment,
-	// users and private folders, which the task has a say in. Its Scratch is an
-	// empty folder of this trial's alone.
+	// users and private folders, which the task has a say in, as it has in limits
+	// where it asks for less. Its Scratch is an empty folder of this trial's alone.
 	Start func(context.Context, box.Options) (Box, error)
 	Box   box.Options
 	// VerifierImage is the image of a verifier that has its own container.
@@ -133,10 +133,7 @@ func Run(ctx context.Context, o Options) result.Trial {
 		t.watch.Close()
 	}
 	if t.box != nil {
-		t.account(t.box)
-		if closed := t.box.Close(); closed != nil {
-			t.warn("what the container left could not be removed: %v", closed)
-		}
+		t.close(t.box)
 	}
 	if err != nil {
 		f := t.because(ctx, nil, "start", "internal", "unknown", err).(*Fault).Fault
@@ -185,18 +182,16 @@ func (r *run) timed(name string, to **result.Timing, phase func() error) error {
 	return err
 }
 
-// account adds what a container was and needed to the record.
-func (r *run) account(b Box) {
+// close ends a container. What it needed is known then.
+func (r *run) close(b Box) {
+	if err := b.Close(); err != nil {
+		r.warn("what a container left could not be removed: %v", err)
+	}
 	u, total := b.Usage(), &r.r.Usage
 	total.MemoryBytes = max(total.MemoryBytes, u.MemoryBytes)
 	total.DiskBytes = max(total.DiskBytes, u.DiskBytes)
 	total.Processes = max(total.Processes, u.Processes)
 	total.CPUSec += u.CPUSec
-	if r.r.Isolation == nil {
-		i := b.Isolation()
-		i.Asked, i.Gate = r.Spec.Environment.Network.Mode, r.Gate
-		r.r.Isolation = &i
-	}
 }
 
 func (r *run) all(ctx context.Context) error {
@@ -205,6 +200,9 @@ func (r *run) all(ctx context.Context) error {
 		if r.box, err = r.start(ctx, "box", r.Spec.Environment, r.Box); err != nil {
 			return err
 		}
+		i := r.box.Isolation()
+		i.Asked, i.Gate = r.Spec.Environment.Network.Mode, r.Gate
+		r.r.Isolation = &i
 		return r.setup(ctx)
 	}); err != nil {
 		return err
@@ -238,6 +236,8 @@ func (r *run) start(ctx context.Context, name string, e spec.Environment, o box.
 		o.Env = map[string]string{}
 	}
 	maps.Copy(o.Env, r.Env)
+	o.Limits.Memory = tighter(o.Limits.Memory, int64(e.MemoryMB)<<20)
+	o.Limits.Disk = tighter(o.Limits.Disk, int64(e.StorageMB)<<20)
 	limit := scale(e.BuildTimeout, r.Times.Build)
 	started, cancel := ctx, context.CancelFunc(func() {})
 	if limit > 0 {
@@ -251,13 +251,28 @@ func (r *run) start(ctx context.Context, name string, e spec.Environment, o box.
 	return b, r.because(ctx, nil, "start", "start_failed", "infra", err)
 }
 
+// tighter is the lesser of two limits, of which 0 is none.
+func tighter(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
 // Granted is the network that the trial gets, and why: the least that anybody
 // asks for. A task without a network has its own servers, as with docker.
 func (o Options) Granted() (mode, why string) {
 	mode = cmp.Or(o.Network, "loopback")
-	asked := []spec.Network{o.Spec.Environment.Network, o.Spec.Agent.Network, o.Spec.Verifier.Network}
+	asked := []spec.Network{o.Spec.Environment.Network, o.Spec.Agent.Network}
+	verifiers := []spec.Verifier{o.Spec.Verifier}
 	for _, s := range o.Spec.Steps {
-		asked = append(asked, s.Agent.Network, s.Verifier.Network)
+		asked, verifiers = append(asked, s.Agent.Network), append(verifiers, s.Verifier)
+	}
+	for _, v := range verifiers {
+		asked = append(asked, v.Network)
+		if v.Separate != nil {
+			asked = append(asked, v.Separate.Network)
+		}
 	}
 	for _, n := range asked {
 		if mode == "host" && (n.Mode == "no-network" || n.Mode == "allowlist") {

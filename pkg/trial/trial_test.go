@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,7 +15,9 @@ import (
 	"fence/pkg/box"
 	"fence/pkg/result"
 	"fence/pkg/session"
+	"fence/pkg/sif"
 	"fence/pkg/spec"
+	"fence/test/bed"
 )
 
 func TestRun_OracleAndNop(t *testing.T) {
@@ -31,7 +34,7 @@ func TestRun_OracleAndNop(t *testing.T) {
 		if !b.boxes[0].ended {
 			t.Error("the container is left")
 		}
-		if r.Usage.MemoryBytes != 7 || r.Isolation == nil || !r.Isolation.Below || r.Verify.From != "reward.txt" {
+		if r.Usage.MemoryBytes != 7 || r.Usage.CPUSec != 1 || r.Isolation == nil || !r.Isolation.Below || r.Verify.From != "reward.txt" {
 			t.Errorf("the record lacks what the container was: %+v %+v %+v", r.Usage, r.Isolation, r.Verify)
 		}
 	}
@@ -41,9 +44,16 @@ func TestRun_OracleAndNop(t *testing.T) {
 // over, the solution comes for the oracle alone, and all of it in its domain.
 func TestRun_Order(t *testing.T) {
 	b := newBench(t)
+	b.Spec.Environment.Files = filepath.Join(b.Spec.Task.Dir, "environment") // of a task with a docker_image
+	if err := errors.Join(os.Mkdir(b.Spec.Environment.Files, 0o755), os.WriteFile(filepath.Join(b.Spec.Environment.Files, "data"), nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
 	Run(t.Context(), b.Options)
+	if _, err := os.Stat(filepath.Join(b.boxes[0].root, "app/data")); err != nil {
+		t.Errorf("the environment's files: %v", err)
+	}
 	want := []string{
-		"put agent /logs", "put agent /solution", "run agent (/solution/solve.sh) > /logs/agent/oracle.txt 2>&1", "get agent /logs/agent",
+		"put agent /logs", "put agent /app", "put agent /solution", "run agent (/solution/solve.sh) > /logs/agent/oracle.txt 2>&1", "get agent /logs/agent",
 		"put verifier /", "run verifier exec /tests/test.sh > /logs/verifier/test-stdout.txt 2>&1", "get verifier /logs/verifier",
 	}
 	if got := b.boxes[0].calls; !slices.Equal(got, want) {
@@ -136,6 +146,21 @@ func TestRun_Faults(t *testing.T) {
 				return session.Exit{}, nil
 			}
 		}, "reward none, verify download_failed task, done"},
+		"artifact not fetched":         {func(b *bench) { separate(b); b.get = failing("agent", "/app", errors.New("no")) }, "reward none, verify download_failed infra, done"},
+		"artifact that changes":        {func(b *bench) { separate(b); b.get = failing("agent", "/app", lost) }, "reward none, verify download_failed task, done"},
+		"artifact of a model's, large": {func(b *bench) { separate(b); b.Agent = model{large}; artifactsMost.all = 1 }, "reward none, verify download_failed agent, done"},
+		"verifier killed with its box": {func(b *bench) {
+			b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
+				if isTests(c) {
+					f.dies(limit)
+					return session.Exit{Code: 137, Signal: 9}, nil
+				}
+				return session.Exit{}, nil
+			}
+		}, "reward none, verify memory_limit task, done"},
+		"verifier over time, after a model": {func(b *bench) {
+			b.Agent, b.run = model{func(Env) error { return nil }}, onTests(session.Exit{Code: 124, TimedOut: true}, nil)
+		}, "reward none, verify verifier_timeout agent, done"},
 		"no reward":    {reward("", ""), "reward none, verify reward_missing task, done"},
 		"empty reward": {reward("reward.txt", " \n"), "reward none, verify reward_empty task, done"},
 		"a link": {func(b *bench) {
@@ -153,9 +178,9 @@ func TestRun_Faults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			files := logsMost.files
+			logs, artifacts := logsMost, artifactsMost
 			logsMost.files = 50
-			defer func() { logsMost.files = files }()
+			defer func() { logsMost, artifactsMost = logs, artifacts }()
 			c.change(b)
 			r := Run(t.Context(), b.Options)
 			if got := brief(r); got != c.want {
@@ -171,6 +196,18 @@ func TestRun_Faults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// separate has the tests in a container of their own, with what the agent left.
+func separate(b *bench) {
+	b.VerifierImage = "/v.sif"
+	b.Spec.Artifacts = []spec.Artifact{{Source: "/app/done", Destination: "app/done"}, {Source: "/app/none", Destination: "app/none"}}
+	b.Spec.Verifier.Separate = &spec.Environment{HasTests: true, MemoryMB: 3}
+}
+
+func large(e Env) error {
+	e.Box.(*fake).writes("app/done", "yes")
+	return nil
 }
 
 // fails makes the container not start.
@@ -295,18 +332,106 @@ func only(f *fake, yes bool) {
 	}
 }
 
+// What the tests open of the agents' is known by who can have written it: a
+// step's agent has processes that live on, and tests may be elsewhere.
+func TestRun_Watched(t *testing.T) {
+	if _, err := exec.LookPath("mksquashfs"); err != nil {
+		bed.Missing(t, "mksquashfs")
+	}
+	dir := t.TempDir()
+	image := filepath.Join(dir, "i.sif")
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "root/usr/bin"), 0o755), os.WriteFile(filepath.Join(dir, "root/usr/bin/sh"), []byte("the image's"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(sif.Pack(t.Context(), filepath.Join(dir, "root"), filepath.Join(dir, "s"), sif.PackOptions{Processors: 1, MemMiB: 64}), sif.Write(image, filepath.Join(dir, "s"), sif.Meta{Arch: "amd64"})); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name     string
+		separate string // which of two parts have tests in a container of their own: n or y
+		writes   string // when somebody writes a shell
+		want     string
+	}{
+		{"an agent", "nn", "agent 1", "/usr/bin/sh"},
+		{"the harness, before any agent", "nn", "setup 1", ""},
+		{"beside the harness, after an agent", "nn", "setup 2", "/usr/bin/sh"},
+		{"nobody", "ny", "", ""},
+		{"an agent, before tests that are elsewhere", "ny", "agent 2", ""},
+		{"an agent whose own tests are elsewhere", "yn", "agent 1", "/usr/bin/sh"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t)
+			b.Spec.Steps, b.Box.Image, b.VerifierImage = nil, image, image
+			for i, step := range []string{"1", "2"} {
+				workdir := filepath.Join(b.Spec.Task.Dir, step)
+				if err := errors.Join(os.Mkdir(workdir, 0o755), os.WriteFile(filepath.Join(workdir, "setup.sh"), nil, 0o644)); err != nil {
+					t.Fatal(err)
+				}
+				s := spec.Step{Name: step, Workdir: workdir, Solution: b.Spec.Task.Solution}
+				if c.separate[i] == 'y' {
+					s.Verifier.Separate = &spec.Environment{}
+				}
+				b.Spec.Steps = append(b.Spec.Steps, s)
+			}
+			step := 0
+			b.run = func(f *fake, cmd box.Command, _ session.Streams) (session.Exit, error) {
+				phase := ""
+				switch {
+				case strings.Contains(cmd.Argv[len(cmd.Argv)-1], "setup.sh"):
+					step++
+					phase = "setup"
+					if cmd.Timeout != 0 {
+						t.Errorf("setup.sh has %v, and the task says nothing of it", cmd.Timeout)
+					}
+				case isSolve(cmd):
+					phase = "agent"
+				case isTests(cmd):
+					for _, p := range []string{"tests/test.sh", "usr/bin/sh"} {
+						_, _ = os.ReadFile(filepath.Join(f.root, p))
+					}
+					f.writes("logs/verifier/reward.txt", "1")
+				}
+				if fmt.Sprint(phase, " ", step) == c.writes {
+					f.writes("usr/bin/sh", "another")
+				}
+				return session.Exit{}, nil
+			}
+			start := b.Start
+			b.Start = func(ctx context.Context, o box.Options) (Box, error) {
+				bx, err := start(ctx, o)
+				f := bx.(*fake)
+				f.upper = f.root
+				return bx, errors.Join(err, os.Mkdir(filepath.Join(f.root, "tests"), 0o755))
+			}
+			r := Run(t.Context(), b.Options)
+			var got []string
+			for _, x := range r.Tainted {
+				got = append(got, x.Path)
+			}
+			if strings.Join(got, " ") != c.want || brief(r) != "reward 1, done" || len(r.Warnings) > 0 {
+				t.Errorf("%s, tainted by %v, want %q: %v %v", brief(r), r.Tainted, c.want, r.Fault, r.Warnings)
+			}
+		})
+	}
+}
+
 // A verifier of its own sees what the agent left as artifacts, and nothing else.
 func TestRun_Separate(t *testing.T) {
 	b := newBench(t)
-	b.VerifierImage = "/v.sif"
-	b.Spec.Artifacts = []spec.Artifact{{Source: "/app/done", Destination: "app/done"}, {Source: "/app/none", Destination: "app/none"}}
-	b.Spec.Verifier.Separate = &spec.Environment{HasTests: true}
+	separate(b)
+	b.Box.Limits, b.Spec.Environment.StorageMB = box.Limits{Memory: 4 << 20, Disk: 4 << 20}, 2
 	r := Run(t.Context(), b.Options)
 	if got := brief(r); got != "reward 1, done" || len(b.boxes) != 2 {
 		t.Fatalf("%s in %d containers: %+v\n%s", got, len(b.boxes), r.Fault, read(t, b.Dir, "trial.log"))
 	}
 	if !b.boxes[0].ended || b.boxes[1].options.Image != "/v.sif" {
 		t.Errorf("the agent's container ended: %v; the verifier's image: %s", b.boxes[0].ended, b.boxes[1].options.Image)
+	}
+	if a, v := b.boxes[0].options.Limits, b.boxes[1].options.Limits; a.Memory != 4<<20 || a.Disk != 2<<20 || v.Memory != 3<<20 || v.Disk != 4<<20 {
+		t.Errorf("limits of the agent's container: %+v, of the verifier's: %+v", a, v)
+	}
+	if r.Usage.CPUSec != 2 {
+		t.Errorf("of two containers: %+v", r.Usage)
 	}
 	if !strings.Contains(read(t, b.Dir, "artifacts/manifest.json"), `"failed"`) || read(t, b.Dir, "artifacts/app/done") != "yes" {
 		t.Errorf("artifacts: %s", read(t, b.Dir, "artifacts/manifest.json"))
@@ -319,18 +444,26 @@ func TestRun_Separate(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(b.boxes[1].root, "tests/test.sh")); err == nil {
 		t.Error("its image has the tests, and they were brought")
 	}
+	// Where the tests see it anyway, an artifact that does not come is only noted.
+	b = newBench(t)
+	separate(b)
+	b.Spec.Verifier.Separate, b.get = nil, failing("agent", "/app", errors.New("no"))
+	if got := brief(Run(t.Context(), b.Options)); got != "reward 1, done" {
+		t.Error(got)
+	}
 }
 
 func TestGranted(t *testing.T) {
-	for _, c := range []struct{ flag, task, agent, want string }{
-		{"", "", "", "loopback"}, {"", "public", "", "loopback"}, {"none", "public", "", "none"}, {"none", "no-network", "", "none"},
-		{"host", "", "", "host"}, {"host", "public", "", "host"}, {"host", "no-network", "", "loopback"}, {"host", "allowlist", "", "loopback"},
-		{"host", "public", "no-network", "loopback"},
+	for _, c := range []struct{ flag, task, agent, verifier, want string }{
+		{"", "", "", "", "loopback"}, {"", "public", "", "", "loopback"}, {"none", "public", "", "", "none"}, {"none", "no-network", "", "", "none"},
+		{"host", "", "", "", "host"}, {"host", "public", "", "", "host"}, {"host", "no-network", "", "", "loopback"}, {"host", "allowlist", "", "", "loopback"},
+		{"host", "public", "no-network", "", "loopback"}, {"host", "public", "", "no-network", "loopback"}, {"host", "public", "", "public", "host"},
 	} {
 		o := Options{Network: c.flag, Why: "because"}
 		o.Spec.Environment.Network.Mode, o.Spec.Agent.Network.Mode = c.task, c.agent
+		o.Spec.Verifier.Separate = &spec.Environment{Network: spec.Network{Mode: c.verifier}}
 		if mode, why := o.Granted(); mode != c.want || (why != "") != (mode == "host") {
-			t.Errorf("--net %s, task %q, agent %q: %s (%q), want %s", c.flag, c.task, c.agent, mode, why, c.want)
+			t.Errorf("--net %s, task %q, agent %q, verifier %q: %s (%q), want %s", c.flag, c.task, c.agent, c.verifier, mode, why, c.want)
 		}
 	}
 }

@@ -45,10 +45,7 @@ func (r *run) judge(ctx context.Context, p part, dir string, artifacts []kept, e
 	b := r.box
 	if e := p.verifier.Separate; e != nil {
 		if p.name == "" { // later steps need it
-			r.account(r.box)
-			if err := r.box.Close(); err != nil {
-				r.warn("what the agent's container left could not be removed: %v", err)
-			}
+			r.close(r.box)
 			r.box = nil
 		}
 		o := r.Box
@@ -57,12 +54,7 @@ func (r *run) judge(ctx context.Context, p part, dir string, artifacts []kept, e
 		if b, err = r.start(ctx, strings.TrimSuffix("verifier-"+p.name, "-"), *e, o); err != nil {
 			return err
 		}
-		defer func() {
-			r.account(b)
-			if err := b.Close(); err != nil {
-				r.warn("what the verifier's container left could not be removed: %v", err)
-			}
-		}()
+		defer r.close(b)
 	}
 	if err := r.tests(ctx, b, p, artifacts); err != nil {
 		return r.because(ctx, b, "verify", "upload_failed", "infra", fmt.Errorf("bringing the tests: %w", err))
@@ -80,7 +72,7 @@ func (r *run) judge(ctx context.Context, p part, dir string, artifacts []kept, e
 	if err != nil {
 		return r.because(ctx, b, "verify", "session_lost", "infra", err)
 	}
-	taint := r.found()
+	taint := r.found(p.verifier)
 	end.Verify = &result.VerifyEnd{}
 	if exit.Signal == 0 && !exit.TimedOut {
 		end.Verify.ExitCode = &exit.Code
@@ -97,7 +89,7 @@ func (r *run) judge(ctx context.Context, p part, dir string, artifacts []kept, e
 		if err != nil {
 			r.warn("what the tests wrote could not be fetched whole: %v", err)
 		}
-		return r.because(ctx, b, "verify", "", "", Faultf("verify", "verifier_timeout", "task", "--timeout-multiplier, or [verifier] timeout_sec", "the tests were ended after %v", timeout))
+		return r.because(ctx, b, "verify", "", "", Faultf("verify", "verifier_timeout", r.blame(), "--timeout-multiplier, or [verifier] timeout_sec", "the tests were ended after %v", timeout))
 	case errors.Is(err, errTooMuch):
 		return Faultf("verify", "download_failed", "task", "", "fetching /logs/verifier: %v", err)
 	case err != nil:

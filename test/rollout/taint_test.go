@@ -40,18 +40,14 @@ func judge(t *testing.T, image, instruction string) *judged {
 	}
 	t.Cleanup(func() { w.Close() })
 	r.sh(box.Agent, "mkdir -p /app /opt")
-	if err := w.Before(); err != nil {
-		t.Fatal(err)
-	}
+	w.Before()
 	return &judged{r, w}
 }
 
 // verify runs tests, a script, and says what they loaded.
 func (j *judged) verify(test string, alive bool, env ...string) []result.Taint {
 	j.t.Helper()
-	if err := j.After(); err != nil {
-		j.t.Fatal(err)
-	}
+	j.After()
 	if err := j.Put(j.t.Context(), box.Verifier, "/tests", archive(map[string]string{"test.sh": "#!/bin/sh\n" + test})); err != nil {
 		j.t.Fatal(err)
 	}
@@ -66,9 +62,9 @@ func (j *judged) verify(test string, alive bool, env ...string) []result.Taint {
 		j.t.Fatal(err)
 	}
 	j.t.Logf("the tests: %+v", got)
-	found, unknown, err := j.Find(alive)
-	if err != nil || unknown != "" {
-		j.t.Fatalf("%v %q", err, unknown)
+	found, unknown := j.Find(alive)
+	if unknown != "" {
+		j.t.Fatal(unknown)
 	}
 	return found
 }
@@ -177,8 +173,6 @@ func TestTaint_Honest(t *testing.T) {
 			j := quiet
 			if row.want != "" || row.told != "" || row.image != "debian" {
 				j = judge(t, row.image, row.told)
-			} else if err := j.Before(); err != nil {
-				t.Fatal(err)
 			}
 			j.t = t
 			j.sh(box.Agent, row.agent)
@@ -237,15 +231,9 @@ func TestTaint_Steps(t *testing.T) {
 	if got := paths(j.verify(`echo >>/bin/gzip; bash -c :; lesspipe`, false)); got != "/usr/bin/bash /usr/bin/lesspipe" {
 		t.Errorf("first: %s", got)
 	}
-	if err := j.Before(); err != nil {
-		t.Fatal(err)
-	}
 	j.sh(box.Agent, `echo >>/bin/zcat`)
 	if got := paths(j.verify(`gzip --version`, false)); got != "" {
 		t.Errorf("second, what the first tests changed: %s", got)
-	}
-	if err := j.Before(); err != nil {
-		t.Fatal(err)
 	}
 	if got := paths(j.verify(`bash -c :; lesspipe; zcat --version; gzip --version`, false)); got != "/usr/bin/bash /usr/bin/lesspipe /usr/bin/zcat" {
 		t.Errorf("third: %s", got)
