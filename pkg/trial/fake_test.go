@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -132,8 +133,14 @@ func (f *fake) Isolation() result.Isolation       { return result.Isolation{Belo
 func (f *fake) Usage() result.Usage               { return result.Usage{MemoryBytes: 7, CPUSec: 1} }
 func (f *fake) Upper() string                     { return "" }
 func (f *fake) Config() box.Config                { return box.Config{} }
-func (f *fake) Workdir() string                   { return cmp.Or(f.options.Workdir, "/app") }
-func (f *fake) Close() error                      { f.ended = true; return nil }
+func (f *fake) Domain(user string) string {
+	if user != f.options.AgentUser && slices.Contains(f.options.Users, user) {
+		return box.Agent + "-" + user
+	}
+	return box.Agent
+}
+func (f *fake) Workdir() string { return cmp.Or(f.options.Workdir, "/app") }
+func (f *fake) Close() error    { f.ended = true; return nil }
 
 // dies ends the container as box.Box says it.
 func (f *fake) dies(e *box.Error) error {

@@ -53,6 +53,7 @@ func (r *run) judge(ctx context.Context, p part, dir string, artifacts []kept, e
 		}
 		o := r.Box
 		o.Image = r.VerifierImage
+		o.AgentUser, o.VerifierUser = p.verifier.User, p.verifier.User
 		var err error
 		if b, err = r.start(ctx, strings.TrimSuffix("verifier-"+p.name, "-"), *e, o); err != nil {
 			return err
