@@ -185,7 +185,7 @@ func opens(c *urfave.Context) (all []box.Open, err error) {
 }
 
 // digests are those of the files that flags name, as far as they are given:
-// whatever a file is called, its content is what trials have in common.
+// their content is what trials have in common.
 func digests(c *urfave.Context, flags ...string) (map[string]string, error) {
 	all := map[string]string{}
 	for _, flag := range flags {

@@ -335,9 +335,9 @@ func (o outcome) verdict() error {
 // settings are what trials of one folder must have in common to be compared.
 func (j *setup) settings() (all []result.Setting) {
 	for _, flag := range slices.Sorted(maps.Keys(j.content)) {
-		all = append(all, result.Setting{Name: "--" + flag, Value: j.content[flag]})
+		all = append(all, result.Setting{Name: "content of --" + flag, Value: j.content[flag]})
 	}
-	for _, flag := range append([]string{"net", "why", "wheelhouse", "grader", "memory", "processes", "disk", "timeout-multiplier", "build-timeout-multiplier", "agent-timeout-multiplier", "verifier-timeout-multiplier", "strict-verdict", "no-gate"}, modelSettings...) {
+	for _, flag := range append([]string{"net", "why", "policy", "wheelhouse", "grader", "memory", "processes", "disk", "timeout-multiplier", "build-timeout-multiplier", "agent-timeout-multiplier", "verifier-timeout-multiplier", "strict-verdict", "no-gate"}, modelSettings...) {
 		if j.c.IsSet(flag) {
 			all = append(all, result.Setting{Name: "--" + flag, Value: fmt.Sprint(j.c.Value(flag))})
 		}

@@ -319,7 +319,7 @@ func TestRun_Broken(t *testing.T) {
 	for image, want := range map[string]int{p.path("same.sif"): 0, bed.Image("debian"): 2} {
 		args[3] = image
 		r := p.run(p.command(args...))
-		if r.code != want || (want == 2) != strings.Contains(r.stderr, " holds trials of other settings: --image was sha256:") {
+		if r.code != want || (want == 2) != strings.Contains(r.stderr, " holds trials of other settings: content of --image was sha256:") {
 			t.Errorf("%s: exit code %d\n%s", image, r.code, r.stderr)
 		}
 	}
@@ -354,7 +354,7 @@ func TestValidate_Suggest(t *testing.T) {
 		t.Errorf("exit code %d, %s, %+v\n%s", r.code, word(rec), rec.Isolation, r.stderr)
 	}
 	p.write("open.toml", "version = 1\n[[open]]\nsyscall = \"ptrace\"\nwhy = \"another\"\n")
-	if r = p.run(p.command(args...)); r.code != 2 || !strings.Contains(r.stderr, "other settings: --policy was sha256:") {
+	if r = p.run(p.command(args...)); r.code != 2 || !strings.Contains(r.stderr, "other settings: content of --policy was sha256:") {
 		t.Errorf("with another policy: exit code %d\n%s", r.code, r.stderr)
 	}
 }
@@ -363,7 +363,8 @@ func TestValidate_Suggest(t *testing.T) {
 func TestReplay(t *testing.T) {
 	p := newPlace(t)
 	p.task("a", "touch /it\n", rewards, "")
-	r := p.run(p.command(p.args("run", "--agent", "oracle")...))
+	p.write("open.toml", "version = 1\n[[open]]\nsyscall = \"ptrace\"\nwhy = \"a test\"\n")
+	r := p.run(p.command(p.args("run", "--agent", "oracle", "--policy", p.path("open.toml"))...))
 	rec := r.records["oracle a"]
 	if r.code != 0 {
 		t.Fatalf("exit code %d\n%s", r.code, r.stderr)
