@@ -141,8 +141,7 @@ func (r *run) verdict(dir string, end *result.StepResult) error {
 		r.warn("%s", note)
 	}
 	end.Verify.From = v.From
-	reward := result.One(v.Rewards)
-	end.VerifierResult, end.Reward = &result.VerifierResult{Rewards: v.Rewards}, &reward
+	end.VerifierResult, end.Reward = &result.VerifierResult{Rewards: v.Rewards}, &v.Reward
 	return nil
 }
 
