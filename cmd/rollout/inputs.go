@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -18,6 +19,7 @@ import (
 	"fence/pkg/cli"
 	"fence/pkg/harbor"
 	"fence/pkg/result"
+	"fence/pkg/sif"
 	"fence/pkg/spec"
 	"fence/pkg/task"
 	"fence/pkg/taskflags"
@@ -154,8 +156,13 @@ func newFinder(c *urfave.Context) (*finder, error) {
 		if f.one, err = filepath.Abs(name); err != nil {
 			return nil, err
 		}
-		if _, err := os.Stat(f.one); err != nil {
-			return nil, cli.Usagef("a file that sifbuild or apptainer made", "--image: %w", err)
+		img, err := sif.Open(f.one)
+		if err == nil {
+			err = img.Runs(runtime.GOARCH)
+			img.Close()
+		}
+		if err != nil {
+			return nil, cli.Usagef("a SIF that sifbuild or apptainer made for this machine", "--image: %w", err)
 		}
 	}
 	if name := c.String("sif-cache"); name != "" {
@@ -264,12 +271,7 @@ func globbed(name string) string {
 }
 
 func saySkipped(w io.Writer, skipped []task.Skipped) {
-	const most = 10
-	for i, s := range skipped {
-		if i == most {
-			fmt.Fprintf(w, "rollout: and %d more are skipped\n", len(skipped)-most)
-			return
-		}
+	for _, s := range skipped {
 		fmt.Fprintf(w, "rollout: skipped %s: %s\n", cli.Printable(s.Path), cli.Printable(s.Reason))
 	}
 }
@@ -297,5 +299,20 @@ func sayWarnings(w io.Writer, items []item) {
 			who += fmt.Sprintf(" and %d more", n)
 		}
 		fmt.Fprintf(w, "rollout: warning: %s: %s\n", cli.Printable(who), cli.Printable(text))
+	}
+}
+
+// sayCPUs says that tasks ask for more CPUs than there are for each of so many
+// trials at a time. Nobody is kept to what it asks for.
+func sayCPUs(w io.Writer, items []item, atATime, cpus int) {
+	var asks []item
+	for _, it := range items {
+		if it.Environment.CPUs*float64(atATime) > float64(cpus) {
+			asks = append(asks, it)
+		}
+	}
+	if len(asks) > 0 {
+		fmt.Fprintf(w, "rollout: warning: %d tasks, such as %s with cpus = %v, ask for more than there is of %d CPUs with %d trials at a time, which share them: -n\n",
+			len(asks), cli.Printable(asks[0].Task.Name), asks[0].Environment.CPUs, cpus, atATime)
 	}
 }

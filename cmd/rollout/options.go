@@ -1,7 +1,9 @@
 package main
 
 import (
+	"crypto/sha256"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -178,6 +180,30 @@ func opens(c *urfave.Context) (all []box.Open, err error) {
 		default:
 			return nil, cli.Usagef("paths to read or write, and system calls", "--policy: %s: %s cannot be opened to a trial", w.From, w)
 		}
+	}
+	return all, nil
+}
+
+// digests are those of the files that flags name, as far as they are given:
+// their content is what trials have in common.
+func digests(c *urfave.Context, flags ...string) (map[string]string, error) {
+	all := map[string]string{}
+	for _, flag := range flags {
+		name := c.String(flag)
+		if name == "" {
+			continue
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, cli.Usagef("", "--%s: %w", flag, err)
+		}
+		sum := sha256.New()
+		_, err = io.Copy(sum, f)
+		f.Close()
+		if err != nil {
+			return nil, cli.Usagef("", "--%s: %w", flag, err)
+		}
+		all[flag] = fmt.Sprintf("sha256:%x", sum.Sum(nil))
 	}
 	return all, nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	urfave "github.com/urfave/cli/v2"
 
@@ -109,13 +110,14 @@ func asThen(c *urfave.Context, config string, then result.Trial) error {
 	settings := append(job.Settings, result.Setting{Name: "--image", Value: then.Image})
 	said := map[string]bool{}
 	for _, s := range settings {
-		said[s.Name] = c.IsSet(s.Name[min(2, len(s.Name)):])
+		said[s.Name] = c.IsSet(strings.TrimPrefix(s.Name, "--"))
 	}
 	for _, s := range settings {
-		if said[s.Name] {
+		flag, is := strings.CutPrefix(s.Name, "--")
+		if said[s.Name] || !is {
 			continue
 		}
-		if err := c.Set(s.Name[min(2, len(s.Name)):], s.Value); err != nil {
+		if err := c.Set(flag, s.Value); err != nil {
 			return cli.Usagef("", "the settings of the trial's run: %s %s: %w", s.Name, s.Value, err)
 		}
 	}

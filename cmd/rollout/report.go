@@ -77,7 +77,7 @@ func reportRuns(c *urfave.Context) error {
 		if err != nil {
 			return &cli.Error{Code: cli.Unknown, Err: err}
 		}
-		fmt.Fprintln(out, filepath.Join(dir, "index.html"))
+		fmt.Fprintln(out, cli.Printable(filepath.Join(dir, "index.html")))
 	}
 	r := report.Summarise(runs...)
 	switch {

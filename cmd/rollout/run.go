@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -136,7 +138,8 @@ type setup struct {
 	scratch *scratch.Dir
 	gates   *gates
 	shard   job.Shard
-	encoder *json.Encoder // nil: no records
+	content map[string]string // of files that flags name: their digests
+	encoder *json.Encoder     // nil: no records
 
 	terminus *terminusAgent // nil: not asked for
 
@@ -200,8 +203,13 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 		stop()
 		return nil, err
 	}
+	if j.content, err = digests(c, "image", "policy"); err != nil {
+		stop()
+		return nil, err
+	}
 	j.items = items
 	sayWarnings(os.Stderr, items)
+	sayCPUs(os.Stderr, items, c.Int("n"), runtime.NumCPU())
 	if err := apart(out, items); err != nil {
 		stop()
 		return nil, err
@@ -331,6 +339,9 @@ func (o outcome) verdict() error {
 
 // settings are what trials of one folder must have in common to be compared.
 func (j *setup) settings() (all []result.Setting) {
+	for _, flag := range slices.Sorted(maps.Keys(j.content)) {
+		all = append(all, result.Setting{Name: "content of --" + flag, Value: j.content[flag]})
+	}
 	for _, flag := range append([]string{"net", "why", "policy", "wheelhouse", "grader", "memory", "processes", "disk", "timeout-multiplier", "build-timeout-multiplier", "agent-timeout-multiplier", "verifier-timeout-multiplier", "strict-verdict", "no-gate"}, modelSettings...) {
 		if j.c.IsSet(flag) {
 			all = append(all, result.Setting{Name: "--" + flag, Value: fmt.Sprint(j.c.Value(flag))})

@@ -131,11 +131,12 @@ func (j *setup) widened(ctx context.Context, it item, name string, some []string
 		}
 	}
 	wide.gates = &gates{why: why}
-	dir := filepath.Join(j.out, ".rollout", "suggest", name)
-	if err := os.RemoveAll(dir); err != nil {
+	all := filepath.Join(j.out, ".rollout", "suggest")
+	if err := os.MkdirAll(all, 0o755); err != nil {
 		return result.Trial{}, err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	dir, err := os.MkdirTemp(all, name+"-")
+	if err != nil {
 		return result.Trial{}, err
 	}
 	return wide.try(ctx, it, trial.Oracle{}, runner.Item{Spec: it.Spec, Phase: func(string) {}}, dir), nil

@@ -29,7 +29,7 @@ func validated(w io.Writer, dir string, items []item) ([]item, error) {
 	for _, it := range items {
 		if why := unfit(trials[it.Task.Dir]); why != "" {
 			left++
-			fmt.Fprintf(w, "rollout: left out %s: %s\n", cli.Printable(it.Task.Dir), why)
+			fmt.Fprintf(w, "rollout: left out %s: %s\n", cli.Printable(it.Task.Dir), cli.Printable(why))
 			continue
 		}
 		fit = append(fit, it)

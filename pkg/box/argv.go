@@ -110,14 +110,16 @@ func (o Options) container(ownNet bool) []string {
 	return append(argv, o.Image)
 }
 
-// serve is the container's command: the session with its two domains.
-func (o Options) serve(users map[string]Account) []string {
-	argv := []string{inFence + "fence", "serve", "--stdio",
-		"--domain", Agent + "=strict", "--domain", Verifier + "=verifier", "--below", Agent + "=" + Verifier}
+// serve is the container's command: the session with its domains.
+func (o Options) serve(users people) []string {
+	argv := []string{inFence + "fence", "serve", "--stdio", "--domain", Verifier + "=verifier"}
+	for _, d := range users.low() {
+		argv = append(argv, "--domain", d+"=strict", "--below", d+"="+Verifier)
+	}
 	for _, p := range o.Private {
 		argv = append(argv, "--private", Verifier+"="+p)
 	}
-	for _, d := range []string{Agent, Verifier} {
+	for _, d := range append(users.low(), Verifier) {
 		flag := func(name, value string) { argv = append(argv, "--flag", d+":"+name+"="+value) }
 		flag("net", o.Network)
 		if o.Network == "host" {
@@ -131,12 +133,12 @@ func (o Options) serve(users map[string]Account) []string {
 			flag(w.flag())
 			flag("why", w.Why)
 		}
-		if u := users[d]; pretended(users) {
+		if u := users.in[d]; users.pretended() {
 			flag("user", fmt.Sprintf("%d:%d", u.UID, u.GID))
 		}
 		if n := o.Limits.tasks(); n > 0 {
 			if d == Verifier {
-				n *= 2 // the agent's count here, too
+				n *= len(users.in) // those below count here, too
 			}
 			flag("limit", fmt.Sprintf("nproc=%d", n))
 		}
@@ -144,10 +146,10 @@ func (o Options) serve(users map[string]Account) []string {
 	return argv
 }
 
-// pretended says that somebody is not root. Then both domains are told who they
+// pretended says that somebody is not root. Then all domains are told who they
 // are: one that lies below another, and is not told, is who that one is.
-func pretended(users map[string]Account) bool {
-	for _, u := range users {
+func (p people) pretended() bool {
+	for _, u := range p.in {
 		if u.UID != 0 || u.GID != 0 {
 			return true
 		}

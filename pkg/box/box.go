@@ -52,6 +52,7 @@ type Options struct {
 	// or numbers; "" is the image's. There is one real user, the caller; others
 	// are pretended, and everything of the container belongs to each of them.
 	AgentUser, VerifierUser string
+	Users                   []string          // others of the agent's side, see Box.Domain
 	Workdir                 string            // where commands begin; "" is the image's WORKDIR. It is made if it is missing
 	Opens                   []Open            // what else both domains may
 	Binds                   []Bind            // folders and files of the node, read-only
@@ -83,7 +84,7 @@ type Limits struct {
 type Box struct {
 	o       Options
 	config  Config
-	users   map[string]Account
+	users   people
 	workdir string
 	status  session.Status
 
@@ -142,7 +143,7 @@ func netAllowed() bool {
 	return err != nil || strings.TrimSpace(string(n)) != "0"
 }
 
-func start(ctx context.Context, o Options, config Config, users map[string]Account, ownNet bool) (_ *Box, err error) {
+func start(ctx context.Context, o Options, config Config, users people, ownNet bool) (_ *Box, err error) {
 	b := &Box{
 		o: o, config: config, users: users, workdir: cmp.Or(o.Workdir, config.Workdir, "/"),
 		said: apptainer.Tail{Most: 16 << 10}, done: make(chan struct{}),
@@ -288,7 +289,7 @@ func milliseconds(d time.Duration) int64 { return (d + time.Millisecond - 1).Mil
 
 // env is what a command has over the image's environment.
 func (b *Box) env(c Command) []string {
-	all := map[string]string{"HOME": b.users[c.Domain].Home}
+	all := map[string]string{"HOME": b.users.in[c.Domain].Home}
 	if home := b.config.Env["HOME"]; home != "" {
 		all["HOME"] = home
 	}
@@ -340,8 +341,10 @@ func (b *Box) Upper() string { return filepath.Join(b.o.Scratch, "overlay", "upp
 // Config is what the image says of itself.
 func (b *Box) Config() Config { return b.config }
 
-// User is who the commands of a domain are.
-func (b *Box) User(domain string) Account { return b.users[domain] }
+// Domain is where commands are those of a user of the agent's side: Agent for
+// Options.AgentUser, and for another of Options.Users who is not the same one a
+// domain of its own, beside the agent's and below the verifier's.
+func (b *Box) Domain(user string) string { return b.users.domain[user] }
 
 // Workdir is where commands begin.
 func (b *Box) Workdir() string { return b.workdir }

@@ -25,12 +25,12 @@ func TestArguments(t *testing.T) {
 	o.Binds = []Bind{{Source: "/wheels", Target: "/w"}}
 	o.Opens = []Open{{Syscall: "ptrace", Why: "gdb"}, {Path: "/d", Access: "write", Why: "data"}}
 	o.Limits.Processes = 500
-	got := strings.Join(slices.Concat(o.container(false), o.serve(map[string]Account{Agent: {UID: 7, GID: 8}, Verifier: {}})), "\n")
+	got := strings.Join(slices.Concat(o.container(false), o.serve(people{in: map[string]Account{Agent: {UID: 7, GID: 8}, Verifier: {}}})), "\n")
 	want := strings.Join([]string{
 		"--silent exec --fakeroot --ignore-subuid --ignore-fakeroot-command --containall --cleanenv --pid --ipc --no-eval --no-umask",
 		"--no-mount bind-paths,home,cwd,hostfs --pwd / --overlay /s/overlay --workdir /s/tmp",
 		"--hostname task --bind /s/hosts:/etc/hosts --bind /f:/.fence/fence:ro --bind /p:/.fence/probe:ro --bind /wheels:/w:ro /i,x.sif",
-		"/.fence/fence serve --stdio --domain agent=strict --domain verifier=verifier --below agent=verifier --private verifier=/tests",
+		"/.fence/fence serve --stdio --domain verifier=verifier --domain agent=strict --below agent=verifier --private verifier=/tests",
 		"--flag agent:net=host --flag agent:why=weights --flag agent:read=/w --flag agent:why=bound_read-only_by_whoever_runs_the_trial",
 		"--flag agent:syscall=ptrace --flag agent:why=gdb --flag agent:write=/d --flag agent:why=data --flag agent:user=7:8 --flag agent:limit=nproc=1524",
 		"--flag verifier:net=host --flag verifier:why=weights --flag verifier:read=/w --flag verifier:why=bound_read-only_by_whoever_runs_the_trial",
@@ -41,7 +41,7 @@ func TestArguments(t *testing.T) {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
 	o = valid()
-	got = strings.Join(slices.Concat(o.container(true), o.serve(map[string]Account{Agent: {}, Verifier: {}})), " ")
+	got = strings.Join(slices.Concat(o.container(true), o.serve(people{in: map[string]Account{Agent: {}, Verifier: {}}})), " ")
 	for what, there := range map[string]bool{"--net --network none": true, "/s/resolv.conf:/etc/resolv.conf": true, ":why=": false, ":user=": false, "nproc": false} {
 		if strings.Contains(got, what) != there {
 			t.Errorf("%q: %t in %s", what, !there, got)

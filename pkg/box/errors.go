@@ -1,6 +1,7 @@
 package box
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -133,6 +134,8 @@ func (b *Box) Isolation() result.Isolation {
 			is.Agent, is.Below, is.Beside = dom, d.Below == Verifier, d.Beside
 		case Verifier:
 			is.Verifier = dom
+		default: // another user of the agent's side
+			is.Below, is.Beside = is.Below && d.Below == Verifier, cmp.Or(is.Beside, d.Beside)
 		}
 	}
 	return is

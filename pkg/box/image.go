@@ -2,6 +2,7 @@ package box
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,22 +33,49 @@ type Account struct {
 	Home     string
 }
 
+// people are the users of a box: who the commands of each domain are, and in
+// which a user of the agent's side has them.
+type people struct {
+	in     map[string]Account
+	domain map[string]string
+}
+
+// add gives a user a domain, unless there is one whose commands are his.
+func (p people) add(user string, a Account) {
+	for _, d := range p.low() {
+		if was := p.in[d]; was.UID == a.UID && was.GID == a.GID {
+			p.domain[user] = d
+			return
+		}
+	}
+	d := Agent
+	if n := len(p.domain); n > 0 {
+		d = fmt.Sprintf("%s-%d", Agent, n)
+	}
+	p.in[d], p.domain[user] = a, d
+}
+
+// low are the domains below the verifier's, the agent's first.
+func (p people) low() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(p.in)), func(d string) bool { return d == Verifier })
+}
+
 // accountsLimit is for /etc/passwd and /etc/group of an image, in bytes.
 const accountsLimit = 4 << 20
 
 // inspect reads the image, as data: who the domains' users are, and where
 // commands begin.
-func (o Options) inspect() (Config, map[string]Account, error) {
+func (o Options) inspect() (Config, people, error) {
 	img, err := sif.Open(o.Image)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return Config{}, nil, &Error{Class: "image_missing", Cause: "infra", Message: err.Error(), Hint: "sifbuild build makes it"}
+		return Config{}, people{}, &Error{Class: "image_missing", Cause: "infra", Message: err.Error(), Hint: "sifbuild build makes it"}
 	case err != nil:
-		return Config{}, nil, invalid(err)
+		return Config{}, people{}, invalid(err)
 	}
 	defer img.Close()
 	if err := img.Runs(runtime.GOARCH); err != nil {
-		return Config{}, nil, invalid(err)
+		return Config{}, people{}, invalid(err)
 	}
 	c := Config{Env: map[string]string{}, User: img.Config.User}
 	vars, _ := sif.Environment(img.Config)
@@ -65,17 +93,20 @@ func (o Options) inspect() (Config, map[string]Account, error) {
 	for _, name := range []string{"etc/passwd", "etc/group"} {
 		data, err := img.ReadFile(name, accountsLimit)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return Config{}, nil, invalid(err)
+			return Config{}, people{}, invalid(err)
 		}
 		files[name] = data
 	}
-	users := map[string]Account{}
-	for domain, spec := range map[string]string{Agent: o.AgentUser, Verifier: o.VerifierUser} {
-		if spec == "" {
-			spec = c.User
-		}
-		if users[domain], err = account(spec, files["etc/passwd"], files["etc/group"]); err != nil {
-			return Config{}, nil, &Error{Class: "start_failed", Cause: "task", Message: fmt.Sprintf("%s: the user %q of the %s: %v", o.Image, spec, domain, err), Hint: "a name must stand in the image's /etc/passwd; a number always does"}
+	users := people{map[string]Account{}, map[string]string{}}
+	for i, spec := range append([]string{o.VerifierUser, o.AgentUser}, o.Users...) {
+		a, err := account(cmp.Or(spec, c.User), files["etc/passwd"], files["etc/group"])
+		switch {
+		case err != nil:
+			return Config{}, people{}, &Error{Class: "start_failed", Cause: "task", Message: fmt.Sprintf("%s: the user %q: %v", o.Image, cmp.Or(spec, c.User), err), Hint: "a name must stand in the image's /etc/passwd; a number always does"}
+		case i == 0:
+			users.in[Verifier] = a
+		default:
+			users.add(spec, a)
 		}
 	}
 	return c, users, nil

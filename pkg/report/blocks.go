@@ -36,6 +36,9 @@ func ofRun(run Run) (out []Block) {
 	if n := len(run.Unfinished); n > 0 {
 		head.Lines[0] += fmt.Sprintf("; %s without a result, running or stopped: %s", number(float64(n)), names(run.Unfinished))
 	}
+	if run.NotBegun > 0 {
+		head.Lines[0] += fmt.Sprintf("; %d not begun", run.NotBegun)
+	}
 	for _, u := range run.Unread {
 		head.Lines = append(head.Lines, "not read: "+u)
 	}

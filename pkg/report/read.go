@@ -25,7 +25,11 @@ const tail = 16 << 10 // of what a verifier printed: the part that says what fai
 func Read(dir string) (Input, error) {
 	in := Input{Name: filepath.Clean(dir)}
 	all, err := result.Trials(dir)
+	begun := map[string]int{} // trials of a job, by its folder
 	for _, f := range all {
+		if f.Dir != dir { // which is one trial's
+			begun[filepath.Dir(f.Dir)]++
+		}
 		switch {
 		case f.Trial != nil:
 			in.Trials = append(in.Trials, known(*f.Trial, f.Dir))
@@ -33,6 +37,12 @@ func Read(dir string) (Input, error) {
 			in.Unfinished = append(in.Unfinished, filepath.Base(f.Dir))
 		default:
 			in.Unread = append(in.Unread, f.Err.Error())
+		}
+	}
+	for job, n := range begun {
+		var j result.Job
+		if result.ReadJob(filepath.Join(job, result.ResultFile), &j) == nil {
+			in.NotBegun += max(0, j.Total-n)
 		}
 	}
 	return in, err

@@ -29,6 +29,7 @@ type Run struct {
 	Name       string    `json:"name"`
 	Trials     int       `json:"trials"`
 	Unfinished []string  `json:"unfinished"` // trials without a result: running, or stopped
+	NotBegun   int       `json:"not_begun"`  // trials that were to be, as far as it is known
 	Unread     []string  `json:"unread"`     // what should have been a result, and why it is none
 	Datasets   []Dataset `json:"datasets"`   // of scripted agents only
 	Groups     []Group   `json:"groups"`
@@ -166,6 +167,7 @@ type Input struct {
 	Name       string
 	Trials     []Trial
 	Unfinished []string
+	NotBegun   int
 	Unread     []string
 }
 
@@ -173,7 +175,7 @@ type Input struct {
 func Summarise(runs ...Input) Report {
 	r := Report{Schema: Schema, Runs: []Run{}, Changes: []Comparison{}}
 	for i, in := range runs {
-		run := Run{Name: in.Name, Trials: len(in.Trials), Unfinished: list(in.Unfinished), Unread: list(in.Unread),
+		run := Run{Name: in.Name, Trials: len(in.Trials), Unfinished: list(in.Unfinished), NotBegun: in.NotBegun, Unread: list(in.Unread),
 			Datasets: datasets(in.Trials), Groups: []Group{}, Isolation: isolation(in.Trials)}
 		for _, g := range groups(in.Trials) {
 			run.Groups = append(run.Groups, group(g))

@@ -154,11 +154,15 @@ func One(rewards map[string]float64) float64 {
 	if r, ok := rewards["reward"]; ok {
 		return r
 	}
-	sum := 0.0
+	sum, parts, n := 0.0, 0.0, float64(len(rewards))
 	for _, k := range slices.Sorted(maps.Keys(rewards)) {
 		sum += rewards[k]
+		parts += rewards[k] / n
 	}
-	return sum / float64(len(rewards))
+	if !finite(sum) { // it is larger than any number; the mean is not
+		return parts
+	}
+	return sum / n
 }
 
 func firstLine(s string) string {

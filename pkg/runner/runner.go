@@ -289,22 +289,24 @@ func (r *run) locked(ctx context.Context, i Item, lock *lockfile.Lock) {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	taken := fmt.Errorf("the trial %s was taken over by another process, for which this one stood still for too long", i.Name)
 	alone := make(chan struct{})
 	defer close(alone)
 	go func() {
 		select {
 		case <-lock.Lost():
-			cancel(fmt.Errorf("the trial %s was taken over by another process, for which this one stood still for too long", i.Name))
+			cancel(taken)
 		case <-alone:
 		}
 	}()
 	for nth := 1; ; nth++ {
-		t, err := r.try(ctx, i)
+		t, err := r.try(ctx, i, lock)
 		if err != nil {
 			r.fail(err)
 			return
 		}
 		if t == nil {
+			cancel(taken) // unless there was another reason
 			r.stopped(ctx, i)
 			return
 		}
@@ -329,8 +331,9 @@ func (r *run) locked(ctx context.Context, i Item, lock *lockfile.Lock) {
 	}
 }
 
-// try is one try of a trial. It is nil if the trial was stopped.
-func (r *run) try(ctx context.Context, i Item) (*result.Trial, error) {
+// try is one try of a trial. It is nil if the trial was stopped, or is another
+// process's now, whose folder it is.
+func (r *run) try(ctx context.Context, i Item, lock *lockfile.Lock) (*result.Trial, error) {
 	dir, tries, err := r.folder.prepare(i)
 	if err != nil {
 		return nil, err
@@ -344,7 +347,7 @@ func (r *run) try(ctx context.Context, i Item) (*result.Trial, error) {
 	t := r.o.Try(ctx, i, dir)
 	// A trial that has come to its verdict has one, also when the end came
 	// meanwhile. A fault may be of that end.
-	if ctx.Err() != nil && t.Reward == nil {
+	if ctx.Err() != nil && t.Reward == nil || lock.Taken() {
 		return nil, nil
 	}
 	t = r.folder.fill(i, dir, began, t)

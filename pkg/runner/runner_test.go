@@ -540,6 +540,30 @@ func TestRun_WaitsWithoutASlot(t *testing.T) {
 	}
 }
 
+// A trial that another process took over meanwhile is that one's: what this one
+// made of it is not written, whatever it is.
+func TestRun_LockTaken(t *testing.T) {
+	o := options(t, Items(specs(1), oracle, 1))
+	lock := filepath.Join(o.Out, ours, "locks", o.Items[0].Name)
+	o.Try = func(_ context.Context, i Item, _ string) result.Trial {
+		if err := errors.Join(os.Remove(lock), os.WriteFile(lock, []byte(`{"id":"another"}`), 0o644)); err != nil {
+			t.Error(err)
+		}
+		return acted(i)
+	}
+	var events []Kind
+	o.Event = func(e Event) { events = append(events, e.Kind) }
+	if s := mustRun(t, t.Context(), o); s.Stopped != 1 || s.Done() || !slices.Equal(events, []Kind{Begun, Stopped}) {
+		t.Errorf("%+v, %v", s, events)
+	}
+	if _, err := os.Lstat(filepath.Join(o.Out, o.Items[0].Name, result.ResultFile)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it has a result: %v", err)
+	}
+	if data, _ := os.ReadFile(lock); string(data) != `{"id":"another"}` {
+		t.Errorf("the other's lock: %s", data)
+	}
+}
+
 // The same run again makes another try of what the node broke, and of nothing else.
 func TestRun_AgainAfterFaults(t *testing.T) {
 	items := Items(specs(4), oracle, 1)

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -74,7 +75,20 @@ func load(t task.Task, getenv func(string) (string, bool)) (Spec, error) {
 			return s, err
 		}
 	}
-	return s, nil
+	return s, oneGrader(s.Steps)
+}
+
+// oneGrader refuses steps whose tests are to be of different users in one
+// container: what is the tests' alone there is one domain's.
+func oneGrader(steps []Step) error {
+	shared := slices.DeleteFunc(slices.Clone(steps), func(s Step) bool { return s.Verifier.Separate != nil })
+	for _, s := range shared {
+		if a, b := shared[0].Verifier.User, s.Verifier.User; a != b {
+			return &Refused{text.Printable(fmt.Sprintf("the tests of its step %s are to run as %s and those of %s as %s, in one container", shared[0].Name, cmp.Or(a, "the image's user"), s.Name, cmp.Or(b, "the image's user"))),
+				`name one user for the tests of all steps, or give some environment_mode = "separate"`}
+		}
+	}
+	return nil
 }
 
 // files finds what belongs to a step.

@@ -304,6 +304,8 @@ func TestLoad_Refused(t *testing.T) {
 		{"no folder of a step", map[string]string{"task.toml": steps}, "it has a step a and no folder steps/a", "folders in steps/"},
 		{"no instruction of a step", map[string]string{"task.toml": steps, "steps/a/x": ""}, "it has no steps/a/instruction.md", "write there"},
 		{"no tests of a step", map[string]string{"task.toml": steps, "steps/a/instruction.md": "", "tests/test.sh": "-"}, "it has neither steps/a/tests/test.sh nor tests/test.sh", "Monty"},
+		{"tests of two users", map[string]string{"task.toml": steps + "[[steps]]\nname = \"b\"\nverifier.user = \"x\"\n", "steps/a/instruction.md": "", "steps/b/instruction.md": ""},
+			"the tests of its step a are to run as the image's user and those of b as x, in one container", "separate"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, err := loaded(t, good(c.more))

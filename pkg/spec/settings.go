@@ -211,6 +211,9 @@ func (t table) verifier(from Verifier, agents *Environment) Verifier {
 	switch {
 	case own:
 		e := t.table("environment").environment()
+		if e.Healthcheck != nil {
+			t.warn("task.toml: %s.healthcheck is not run, as with Harbor: tests that need a server wait for it", t.name("environment"))
+		}
 		v.Separate = &e
 	case mode == "separate" && from.Separate == nil:
 		v.Separate = agents.clone()

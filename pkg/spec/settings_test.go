@@ -152,6 +152,7 @@ func TestSettings_Warnings(t *testing.T) {
 		"[environment]\nskills_dir = \"/skills\"\n":                                       "task.toml: environment.skills_dir is not used: no agent here has skills",
 		"[environment]\nallow_internet = false\nnetwork_mode = \"allowlist\"\n":           "task.toml: environment.allow_internet is false and environment.network_mode is allowlist, which counts",
 		"[environment]\nallow_internet = true\nnetwork_mode = \"public\"\n":               "",
+		"[verifier.environment.healthcheck]\ncommand = \"x\"":                             "task.toml: verifier.environment.healthcheck is not run, as with Harbor: tests that need a server wait for it",
 		"[verifier]\ntimeout_sec = 60\n":                                                  "",
 		"[verifier]\ntimeout_sec = 60\n[[steps]]\nname = \"a\"\n":                         "task.toml: steps[0] has no verifier.timeout_sec, and a step does not have it from the task: it is 10m0s, as in Harbor",
 		"[verifier]\ntimeout_sec = 60\n[[steps]]\nname = \"a\"\nverifier.timeout_sec = 5": "",

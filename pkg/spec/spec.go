@@ -61,7 +61,7 @@ type Verifier struct {
 type Collect struct {
 	Command string
 	Timeout time.Duration
-	User    string
+	User    string // "" is the image's USER, whoever the agent is
 }
 
 // Environment is the container.

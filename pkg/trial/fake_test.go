@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -138,8 +139,14 @@ func (f *fake) Err() error                        { return f.err }
 func (f *fake) Isolation() result.Isolation       { return result.Isolation{Below: true} }
 func (f *fake) Upper() string                     { return f.upper }
 func (f *fake) Config() box.Config                { return box.Config{} }
-func (f *fake) Workdir() string                   { return cmp.Or(f.options.Workdir, "/app") }
-func (f *fake) Close() error                      { f.ended = true; return nil }
+func (f *fake) Domain(user string) string {
+	if user != f.options.AgentUser && slices.Contains(f.options.Users, user) {
+		return box.Agent + "-" + user
+	}
+	return box.Agent
+}
+func (f *fake) Workdir() string { return cmp.Or(f.options.Workdir, "/app") }
+func (f *fake) Close() error    { f.ended = true; return nil }
 
 // Usage is complete after Close.
 func (f *fake) Usage() result.Usage {

@@ -45,6 +45,63 @@ func parts(s spec.Spec) (all []part) {
 	return all
 }
 
+// users are those of a task's container, as Harbor has them: the agents, and who
+// runs the container's own health check and what is to be collected, "" for the
+// image's; and whose the tests are that run there.
+func users(s spec.Spec) (agent string, others []string, tests string) {
+	agent, tests = s.Agent.User, s.Agent.User
+	if s.Environment.Healthcheck != nil {
+		others = append(others, "")
+	}
+	for _, p := range parts(s) {
+		others = append(others, p.agent.User)
+		for _, c := range p.verifier.Collect {
+			others = append(others, c.User)
+		}
+		if p.verifier.Separate == nil {
+			tests = p.verifier.User
+		}
+	}
+	slices.Sort(others)
+	return agent, slices.Compact(others), tests
+}
+
+// boxOf is the task's container for an agent who is a user of it.
+func (r *run) boxOf(user string) Box {
+	if domain := r.box.Domain(user); domain != box.Agent {
+		return as{r.box, domain}
+	}
+	return r.box
+}
+
+// as is a container in which the agent's domain is another.
+type as struct {
+	Box
+	domain string
+}
+
+func (a as) in(domain string) string {
+	if domain == box.Agent {
+		return a.domain
+	}
+	return domain
+}
+
+func (a as) Run(ctx context.Context, c box.Command, s session.Streams) (session.Exit, error) {
+	c.Domain = a.in(c.Domain)
+	return a.Box.Run(ctx, c, s)
+}
+
+func (a as) Put(ctx context.Context, domain, dir string, tar io.Reader) error {
+	return a.Box.Put(ctx, a.in(domain), dir, tar)
+}
+
+func (a as) Get(ctx context.Context, domain, dir string, paths []string, tar io.Writer) error {
+	return a.Box.Get(ctx, a.in(domain), dir, paths, tar)
+}
+
+func (a as) End(ctx context.Context, domain string) error { return a.Box.End(ctx, a.in(domain)) }
+
 func folders(names ...string) []string {
 	return slices.DeleteFunc(names, func(dir string) bool {
 		st, err := os.Stat(dir)
@@ -109,9 +166,6 @@ func (r *run) part(ctx context.Context, p part, dir string) (end ended) {
 
 func (r *run) play(ctx context.Context, p part, dir string, end *result.StepResult) error {
 	if p.name != "" {
-		if p.agent.User != r.Spec.Agent.User || p.verifier.User != r.Spec.Verifier.User {
-			r.warn("step %s: a container has one user for the agents and one for the tests: those of the task", p.name)
-		}
 		if err := r.prepare(ctx, p); err != nil {
 			return r.because(ctx, r.box, "setup", "setup_failed", "task", err)
 		}
@@ -153,7 +207,7 @@ func (r *run) prepare(ctx context.Context, p part) error {
 		}
 		if st, err := os.Stat(filepath.Join(p.workdir, "setup.sh")); err == nil && st.Mode().IsRegular() {
 			said := &lastWords{}
-			exit, err := r.box.Run(ctx, box.Command{Domain: box.Agent, Argv: shell("${BASH:-sh} ./setup.sh")}, session.Streams{Out: said, Err: said})
+			exit, err := r.box.Run(ctx, box.Command{Domain: r.box.Domain(p.agent.User), Argv: shell("${BASH:-sh} ./setup.sh")}, session.Streams{Out: said, Err: said})
 			if err != nil {
 				return err
 			}
@@ -162,7 +216,7 @@ func (r *run) prepare(ctx context.Context, p part) error {
 			}
 		}
 	}
-	return r.healthy(ctx, p.health)
+	return r.healthy(ctx, p.health, p.agent.User)
 }
 
 // emptied is a command that empties folders of the container's.
@@ -177,7 +231,7 @@ func (r *run) act(ctx context.Context, p part, dir string, end *result.StepResul
 	timeout := scale(p.agent.Timeout, r.Times.Agent)
 	var err error
 	end.Agent, err = r.Agent.Run(ctx, Env{
-		Box: r.box, Instruction: p.instruction, Timeout: timeout, Dir: filepath.Join(dir, "agent"), Log: r.say,
+		Box: r.boxOf(p.agent.User), Instruction: p.instruction, Timeout: timeout, Dir: filepath.Join(dir, "agent"), Log: r.say,
 		Solution: p.solution, SolutionEnv: r.Spec.SolutionEnv, Used: end.AgentResult,
 	})
 	r.say("agent: %s", end.Agent.Stop)
@@ -233,11 +287,8 @@ func (r *run) left(in string, t took) {
 // collect runs a command that brings out what is to be graded. One that fails
 // is said, and no more, as with Harbor.
 func (r *run) collect(ctx context.Context, c spec.Collect) {
-	if c.User != "" && c.User != r.Spec.Agent.User {
-		r.warn("%.100q runs as the agent's user, not as %s", c.Command, c.User)
-	}
 	said := &lastWords{}
-	exit, err := r.box.Run(ctx, box.Command{Domain: box.Agent, Argv: shell(c.Command), Timeout: c.Timeout}, session.Streams{Out: said, Err: said})
+	exit, err := r.box.Run(ctx, box.Command{Domain: r.box.Domain(c.User), Argv: shell(c.Command), Timeout: c.Timeout}, session.Streams{Out: said, Err: said})
 	switch {
 	case err != nil:
 		r.warn("collect_failed: %.100q: %v", c.Command, err)

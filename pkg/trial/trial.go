@@ -40,6 +40,7 @@ type Box interface {
 	Usage() result.Usage
 	Upper() string
 	Workdir() string
+	Domain(user string) string
 	Config() box.Config
 	Close() error
 }
@@ -196,8 +197,10 @@ func (r *run) close(b Box) {
 
 func (r *run) all(ctx context.Context) error {
 	if err := r.timed("start", &r.r.EnvironmentSetup, func() (err error) {
-		r.Box.Folders, _ = taint.Folders(r.Box.Image) // an image that cannot be read is told of by the start
-		if r.box, err = r.start(ctx, "box", r.Spec.Environment, r.Box); err != nil {
+		o := r.Box
+		o.Folders, _ = taint.Folders(o.Image) // an image that cannot be read is told of by the start
+		o.AgentUser, o.Users, o.VerifierUser = users(r.Spec)
+		if r.box, err = r.start(ctx, "box", r.Spec.Environment, o); err != nil {
 			return err
 		}
 		i := r.box.Isolation()
@@ -225,7 +228,6 @@ var private = []string{"/tests", "/logs/verifier", verifierOwn}
 func (r *run) start(ctx context.Context, name string, e spec.Environment, o box.Options) (Box, error) {
 	o.Network, o.Why = r.Granted()
 	o.Workdir = e.Workdir
-	o.AgentUser, o.VerifierUser = r.Spec.Agent.User, r.Spec.Verifier.User
 	o.Scratch = filepath.Join(o.Scratch, name)
 	if err := os.Mkdir(o.Scratch, 0o700); err != nil {
 		return nil, r.because(ctx, nil, "start", "scratch_gone", "infra", err)
@@ -301,7 +303,7 @@ func (r *run) setup(ctx context.Context) error {
 			return fail("uploading "+dir, err)
 		}
 	}
-	if err := r.healthy(ctx, r.Spec.Environment.Healthcheck); err != nil {
+	if err := r.healthy(ctx, r.Spec.Environment.Healthcheck, ""); err != nil {
 		return fail("health check", err)
 	}
 	return nil
@@ -317,9 +319,9 @@ func (r *run) toWorkdir(ctx context.Context, dir string) error {
 	return put(ctx, r.box, box.Agent, r.box.Workdir(), func(w *tar.Writer) error { return pack(w, dir, ".") })
 }
 
-// healthy waits until a health check says yes. As with docker, what fails in
-// the start period does not count; the first try is made at once.
-func (r *run) healthy(ctx context.Context, h *spec.Healthcheck) error {
+// healthy waits until a user's health check says yes. As with docker, what fails
+// in the start period does not count; the first try is made at once.
+func (r *run) healthy(ctx context.Context, h *spec.Healthcheck, user string) error {
 	if h == nil {
 		return nil
 	}
@@ -327,7 +329,7 @@ func (r *run) healthy(ctx context.Context, h *spec.Healthcheck) error {
 	for {
 		var said bytes.Buffer
 		w := &capped{w: &said, left: 2000}
-		exit, err := r.box.Run(ctx, box.Command{Domain: box.Agent, Argv: shell(h.Command), Timeout: h.Timeout}, session.Streams{Out: w, Err: w})
+		exit, err := r.box.Run(ctx, box.Command{Domain: r.box.Domain(user), Argv: shell(h.Command), Timeout: h.Timeout}, session.Streams{Out: w, Err: w})
 		if err != nil {
 			return err
 		}

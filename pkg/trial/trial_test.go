@@ -326,6 +326,41 @@ func TestRun_Steps(t *testing.T) {
 	}
 }
 
+// Each command is its user's; who is not said is the task's agent, or for what
+// is the container's own the image's user.
+func TestRun_Users(t *testing.T) {
+	b := newBench(t)
+	b.Spec.Agent.User = "app"
+	b.Spec.Environment.Healthcheck = &spec.Healthcheck{Command: "healthy"}
+	collect := []spec.Collect{{Command: "collect"}, {Command: "collect-db", User: "db"}}
+	for _, step := range []spec.Step{
+		{Name: "one", Agent: spec.Agent{User: "app"}, Verifier: spec.Verifier{User: "judge", Collect: collect}},
+		{Name: "two", Agent: spec.Agent{User: "other"}, Healthcheck: &spec.Healthcheck{Command: "healthy-two"}, Verifier: spec.Verifier{User: "jury", Separate: &spec.Environment{HasTests: true}}},
+	} {
+		step.Solution, step.Verifier.Timeout = b.Spec.Task.Solution, time.Minute
+		b.Spec.Steps = append(b.Spec.Steps, step)
+	}
+	if r := Run(t.Context(), b.Options); len(b.boxes) != 2 {
+		t.Fatalf("%s in %d containers: %+v", brief(r), len(b.boxes), r.Fault)
+	}
+	main, own := b.boxes[0].options, b.boxes[1].options
+	if main.AgentUser != "app" || main.VerifierUser != "judge" || !slices.Equal(main.Users, []string{"", "app", "db", "other"}) || own.AgentUser != "jury" || own.VerifierUser != "jury" || own.Users != nil {
+		t.Errorf("users %q %q %q, and of the separate tests %q %q %q", main.AgentUser, main.Users, main.VerifierUser, own.AgentUser, own.Users, own.VerifierUser)
+	}
+	var got []string
+	for _, call := range b.boxes[0].calls {
+		if domain, ok := strings.CutPrefix(call, "run "); ok && !strings.HasPrefix(domain, box.Verifier) && !strings.HasSuffix(call, "/solution") {
+			got = append(got, domain)
+		} else if strings.HasPrefix(call, "put ") && strings.HasSuffix(call, "/solution") {
+			got = append(got, call)
+		}
+	}
+	solve := fmt.Sprintf(solve, "/solution/solve.sh", "/logs/agent/oracle.txt")
+	if want := []string{"agent- healthy", "put agent /solution", "agent " + solve, "agent- collect", "agent-db collect-db", "agent-other healthy-two", "put agent-other /solution", "agent-other " + solve}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func only(f *fake, yes bool) {
 	if yes {
 		f.writes("app/done", "")

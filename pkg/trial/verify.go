@@ -50,6 +50,7 @@ func (r *run) judge(ctx context.Context, p part, dir string, artifacts []kept, e
 		}
 		o := r.Box
 		o.Image = r.VerifierImage
+		o.AgentUser, o.VerifierUser = p.verifier.User, p.verifier.User
 		var err error
 		if b, err = r.start(ctx, strings.TrimSuffix("verifier-"+p.name, "-"), *e, o); err != nil {
 			return err
@@ -132,8 +133,7 @@ func (r *run) verdict(dir string, end *result.StepResult) error {
 		r.warn("%s", note)
 	}
 	end.Verify.From = v.From
-	reward := result.One(v.Rewards)
-	end.VerifierResult, end.Reward = &result.VerifierResult{Rewards: v.Rewards}, &reward
+	end.VerifierResult, end.Reward = &result.VerifierResult{Rewards: v.Rewards}, &v.Reward
 	return nil
 }
 

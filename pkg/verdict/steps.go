@@ -59,14 +59,6 @@ func Combine(strategy string, steps []map[string]float64) (map[string]float64, e
 	return means, nil
 }
 
-// Single is the reward that counts of a task's, as in Verdict.
-func Single(rewards map[string]float64) *float64 {
-	if len(rewards) == 0 {
-		return nil
-	}
-	return of("", rewards).Reward
-}
-
 // Short says which of a step's min_reward was not reached, in one line; "" if
 // all were and the next step may begin. A reward that is not there is less than
 // any.

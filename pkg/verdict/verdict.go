@@ -18,6 +18,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"fence/pkg/result"
 )
 
 // The files of a reward. The first is looked for first and counts if it is
@@ -54,12 +56,9 @@ func (e *Error) Error() string { return e.Message }
 type Verdict struct {
 	// Rewards are the numbers by name, at least one, all finite.
 	Rewards map[string]float64
-	// Reward is the one that counts: the one called Key, else the only one. Nil
-	// if there are several and none has that name: then who reads the rewards
-	// has to know which to take.
-	Reward *float64
-	From   string   // JSON or Text
-	Notes  []string // what is odd about it, a line each
+	Reward  float64  // the one number of them, see result.One
+	From    string   // JSON or Text
+	Notes   []string // what is odd about it, a line each
 }
 
 // Read reads the reward from dir, a copy of /logs/verifier. What is not a
@@ -110,7 +109,7 @@ func decide(files map[string][]byte, problems map[string]error) (Verdict, error)
 	}
 	if other, err := parse(Text); err != nil {
 		v.Notes = append(v.Notes, "reward.json counts; "+err.Error())
-	} else if text := other.Rewards[Key]; v.Reward == nil || *v.Reward != text {
+	} else if text := other.Rewards[Key]; v.Reward != text {
 		v.Notes = append(v.Notes, fmt.Sprintf("reward.json counts, and reward.txt says something else: %v", text))
 	}
 	return v, nil
@@ -147,15 +146,9 @@ func regular(root *os.Root, name string) ([]byte, error) {
 
 // of makes a verdict of numbers that were found to be finite.
 func of(from string, rewards map[string]float64) Verdict {
-	v := Verdict{Rewards: rewards, From: from}
-	if r, ok := rewards[Key]; ok {
-		v.Reward = &r
-	} else if len(rewards) == 1 {
-		for _, r := range rewards {
-			v.Reward = &r
-		}
-	} else {
-		v.Notes = []string{fmt.Sprintf("%s has %d rewards and none that is called %q (it has %s): there is no single one",
+	v := Verdict{Rewards: rewards, Reward: result.One(rewards), From: from}
+	if _, ok := rewards[Key]; !ok && len(rewards) > 1 {
+		v.Notes = []string{fmt.Sprintf("%s has %d rewards and none that is called %q (it has %s): their mean counts",
 			from, len(rewards), Key, shortList(slices.Sorted(maps.Keys(rewards))))}
 	}
 	return v

@@ -26,11 +26,7 @@ func show(v Verdict, err error) string {
 	for _, k := range slices.Sorted(maps.Keys(v.Rewards)) {
 		parts = append(parts, fmt.Sprintf("%s=%v", k, v.Rewards[k]))
 	}
-	one := "none"
-	if v.Reward != nil {
-		one = fmt.Sprint(*v.Reward)
-	}
-	line := fmt.Sprintf("%s from %s of %s", one, v.From, strings.Join(parts, " "))
+	line := fmt.Sprintf("%v from %s of %s", v.Reward, v.From, strings.Join(parts, " "))
 	if len(v.Notes) > 0 {
 		line += "; " + strings.Join(v.Notes, "; ")
 	}
@@ -82,7 +78,7 @@ func TestParseText(t *testing.T) {
 		v, err := ParseText([]byte(text))
 		got := show(v, err)
 		if want == Empty || want == Invalid {
-			if !strings.HasPrefix(got, want+": reward.txt ") || len(got) > 200 || strings.ContainsAny(got, "\n\x00") || v.Rewards != nil || v.Reward != nil {
+			if !strings.HasPrefix(got, want+": reward.txt ") || len(got) > 200 || strings.ContainsAny(got, "\n\x00") || v.Rewards != nil {
 				t.Errorf("%q: %s", text, got)
 			}
 		} else if want := want + " from reward.txt of reward=" + want; got != want {
@@ -96,10 +92,11 @@ func TestParseJSON(t *testing.T) {
 		`{"reward": 1}`:                         "1 from reward.json of reward=1",
 		` {"reward": 0.25, "speed": 3e2} `:      "0.25 from reward.json of reward=0.25 speed=300",
 		`{"score": 0.5}`:                        "0.5 from reward.json of score=0.5",
+		`{"a": 1e308, "b": 1.5e308}`:            `1.25e+308 from reward.json of a=1e+308 b=1.5e+308; reward.json has 2 rewards and none that is called "reward" (it has "a", "b"): their mean counts`,
 		`0.5`:                                   "0.5 from reward.json of reward=0.5",
 		`-1`:                                    "-1 from reward.json of reward=-1",
-		`{"a": 1, "b": 2}`:                      `none from reward.json of a=1 b=2; reward.json has 2 rewards and none that is called "reward" (it has "a", "b"): there is no single one`,
-		`{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1}`: `none from reward.json of a=1 b=1 c=1 d=1 e=1 f=1; reward.json has 6 rewards and none that is called "reward" (it has "a", "b", "c", "d", "e", ...): there is no single one`,
+		`{"a": 1, "b": 2}`:                      `1.5 from reward.json of a=1 b=2; reward.json has 2 rewards and none that is called "reward" (it has "a", "b"): their mean counts`,
+		`{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1}`: `1 from reward.json of a=1 b=1 c=1 d=1 e=1 f=1; reward.json has 6 rewards and none that is called "reward" (it has "a", "b", "c", "d", "e", ...): their mean counts`,
 		``:                                      "reward_empty: reward.json is empty: the tests must write {\"reward\": NUMBER} to it",
 		"\n ":                                   "reward_empty: reward.json is empty: the tests must write {\"reward\": NUMBER} to it",
 		`{}`:                                    `reward_invalid: reward.json is an object without a number: it must be as {"reward": 1}`,
@@ -219,20 +216,6 @@ func TestCombine(t *testing.T) {
 	}
 }
 
-func TestSingle(t *testing.T) {
-	for want, rewards := range map[string]map[string]float64{
-		"1": {"reward": 1, "x": 0}, "2": {"x": 2}, "none": {"x": 2, "y": 3}, "none ": nil, " none": {},
-	} {
-		got := "none"
-		if r := Single(rewards); r != nil {
-			got = fmt.Sprint(*r)
-		}
-		if got != strings.TrimSpace(want) {
-			t.Errorf("%v: %s", rewards, got)
-		}
-	}
-}
-
 func TestShort(t *testing.T) {
 	type m = map[string]float64
 	for _, row := range []struct {
@@ -264,12 +247,12 @@ func FuzzParse(f *testing.F) {
 		for _, parse := range []func([]byte) (Verdict, error){ParseText, ParseJSON} {
 			v, err := parse(data)
 			if err != nil {
-				if e := (*Error)(nil); !errors.As(err, &e) || strings.ContainsAny(err.Error(), "\n\r") || len(err.Error()) > 1000 || v.Rewards != nil || v.Reward != nil {
+				if e := (*Error)(nil); !errors.As(err, &e) || strings.ContainsAny(err.Error(), "\n\r") || len(err.Error()) > 1000 || v.Rewards != nil {
 					t.Fatalf("%q %#v", err, v)
 				}
 				continue
 			}
-			if len(v.Rewards) == 0 || v.Reward == nil && len(v.Rewards) < 2 {
+			if len(v.Rewards) == 0 || math.IsNaN(v.Reward) || math.IsInf(v.Reward, 0) {
 				t.Fatalf("%#v", v)
 			}
 			for _, r := range v.Rewards {

@@ -64,6 +64,7 @@ var layer = map[string]int{
 	"fence/pkg/trial":                4,
 	"fence/pkg/scratch":              2,
 	"fence/pkg/result":               0,
+	"fence/pkg/verdict":              1,
 	"fence/pkg/report":               1,
 	"fence/pkg/page":                 2,
 	"fence/pkg/runner":               5,
@@ -72,7 +73,6 @@ var layer = map[string]int{
 	"fence/pkg/trajectory":           0,
 	"fence/pkg/box":                  3,
 	"fence/pkg/terminal":             4,
-	"fence/pkg/verdict":              0,
 	"fence/pkg/taint":                2,
 }
 

@@ -301,13 +301,27 @@ func TestRun_Broken(t *testing.T) {
 	p := newPlace(t)
 	p.task("a", "touch /it\n", rewards, "")
 	p.write("broken.sif", "no image")
-	r := p.run(p.command("run", "tasks", "--agent", "nop", "--image", "broken.sif", "--out", "out/broken", "--scratch", p.path("scratch"), "--retries", "0"))
+	cmd := p.command("run", "-", "--agent", "nop", "--out", "out/broken", "--scratch", p.path("scratch"), "--retries", "0")
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"task":%q,"image":%q}`, p.path("tasks/a"), p.path("broken.sif")))
+	r := p.run(cmd)
 	if rec := r.records["nop a"]; r.code != 3 || word(rec) != "image_invalid" || rec.Reward != nil {
 		t.Errorf("exit code %d, %s\n%s", r.code, word(rec), r.stderr)
 	}
 	// The control: with an image there is a verdict.
 	if r := p.run(p.command(p.args("run", "--agent", "nop")...)); r.code != 0 || word(r.records["nop a"]) != "0" {
 		t.Errorf("exit code %d\n%s", r.code, r.stderr)
+	}
+	// Another image is another run; the same one by another name is not.
+	if err := os.Symlink(bed.Image("busybox"), p.path("same.sif")); err != nil {
+		t.Fatal(err)
+	}
+	args := p.args("run", "--agent", "nop")
+	for image, want := range map[string]int{p.path("same.sif"): 0, bed.Image("debian"): 2} {
+		args[3] = image
+		r := p.run(p.command(args...))
+		if r.code != want || (want == 2) != strings.Contains(r.stderr, " holds trials of other settings: content of --image was sha256:") {
+			t.Errorf("%s: exit code %d\n%s", image, r.code, r.stderr)
+		}
 	}
 }
 
@@ -333,10 +347,15 @@ func TestValidate_Suggest(t *testing.T) {
 	}
 	// What is printed does it.
 	p.write("open.toml", "version = 1\n[[open]]\nsyscall = \"unshare\"\nwhy = \"unshares: its solution calls it\"\n")
-	r = p.run(p.command("run", "tasks/unshares", "--agent", "oracle", "--image", bed.Image("debian"), "--out", "out/opened", "--scratch", p.path("scratch"), "--policy", "open.toml"))
+	args = []string{"run", "tasks/unshares", "--agent", "oracle", "--image", bed.Image("debian"), "--out", "out/opened", "--scratch", p.path("scratch"), "--policy", "open.toml"}
+	r = p.run(p.command(args...))
 	rec := r.records["oracle unshares"]
 	if r.code != 0 || word(rec) != "1" || len(rec.Isolation.Opened) != 1 {
 		t.Errorf("exit code %d, %s, %+v\n%s", r.code, word(rec), rec.Isolation, r.stderr)
+	}
+	p.write("open.toml", "version = 1\n[[open]]\nsyscall = \"ptrace\"\nwhy = \"another\"\n")
+	if r = p.run(p.command(args...)); r.code != 2 || !strings.Contains(r.stderr, "other settings: content of --policy was sha256:") {
+		t.Errorf("with another policy: exit code %d\n%s", r.code, r.stderr)
 	}
 }
 
@@ -344,7 +363,8 @@ func TestValidate_Suggest(t *testing.T) {
 func TestReplay(t *testing.T) {
 	p := newPlace(t)
 	p.task("a", "touch /it\n", rewards, "")
-	r := p.run(p.command(p.args("run", "--agent", "oracle")...))
+	p.write("open.toml", "version = 1\n[[open]]\nsyscall = \"ptrace\"\nwhy = \"a test\"\n")
+	r := p.run(p.command(p.args("run", "--agent", "oracle", "--policy", p.path("open.toml"))...))
 	rec := r.records["oracle a"]
 	if r.code != 0 {
 		t.Fatalf("exit code %d\n%s", r.code, r.stderr)

@@ -60,6 +60,7 @@ func TestBox_Config(t *testing.T) {
 	} {
 		o := options(t, "busybox")
 		o.Image, o.AgentUser, o.VerifierUser, o.Workdir = img, c.agent, c.verifier, c.workdir
+		o.Users = []string{"judge", "7:7", "app", c.agent}
 		r := start(t, o)
 		const rest = "\nb c\n/opt/x:/bin\n"
 		if got := r.sh(box.Agent, who); got != c.wantAgent+rest {
@@ -67,6 +68,11 @@ func TestBox_Config(t *testing.T) {
 		}
 		if got := r.sh(box.Verifier, who); got != c.wantVerifier+rest {
 			t.Errorf("%+v: the verifier is %q", c, got)
+		}
+		// Others of the agent's side: one domain for each that is another.
+		other := r.Domain("judge")
+		if got := r.sh(other, who); !strings.HasPrefix(got, "7:7 /var/judge ") || other == box.Agent || r.Domain("7:7") != other || r.Domain(c.agent) != box.Agent || (r.Domain("app") == box.Agent) != (c.agent == "") {
+			t.Errorf("%+v: in %s judge is %q; app is in %s", c, other, got, r.Domain("app"))
 		}
 		if is := r.Isolation(); is.Below == noNetns() || (is.Beside == "") == noNetns() {
 			t.Errorf("%+v: %+v", c, is)
@@ -78,12 +84,14 @@ func TestBox_Config(t *testing.T) {
 		}
 		r.sh(box.Verifier, `test $(stat -c %u /made/x /tests/test.sh | uniq) = $(id -u); echo z >>/made/x; chmod 700 /made`)
 		uid, _, _ := strings.Cut(c.wantAgent, ":")
-		if got := r.sh(box.Agent, `cat /made/x; ls -A /tests; stat -c %u /made`); got != "x\nz\n"+uid+"\n" {
-			t.Errorf("%+v: %q", c, got)
+		for domain, uid := range map[string]string{box.Agent: uid, other: "7"} {
+			if got := r.sh(domain, `cat /made/x; ls -A /tests; stat -c %u /made`); got != "x\nz\n"+uid+"\n" {
+				t.Errorf("%+v: %s: %q", c, domain, got)
+			}
 		}
 		// The verifier's processes can end the agent's, whoever they are; not the other way round.
-		for from, to := range map[string]string{box.Agent: box.Verifier, box.Verifier: box.Agent} {
-			mark := map[string]string{box.Agent: "86405", box.Verifier: "86406"}[from]
+		for from, to := range map[string]string{box.Agent: box.Verifier, box.Verifier: box.Agent, other: box.Verifier} {
+			mark := map[string]string{box.Agent: "86405", box.Verifier: "86406", other: "86407"}[from]
 			r.sh(from, `sleep $1 >/dev/null 2>&1 & until grep -q "^sleep.$1" /proc/$!/cmdline; do :; done`, mark)
 			const end = `for p in /proc/[0-9]*; do grep -q "^sleep.$1" $p/cmdline 2>/dev/null && kill ${p#/proc/} && echo ended; done; true`
 			want := ""

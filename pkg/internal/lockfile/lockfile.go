@@ -118,6 +118,12 @@ func Held(path string) bool {
 // Lost is closed when the lock turned out to be somebody else's.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
+// Taken looks whether the lock is somebody else's, which Lost tells a beat later.
+func (l *Lock) Taken() bool {
+	owner, err := read(l.path)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && owner.ID != l.me.ID
+}
+
 // Release gives the lock up. Calling it again does nothing.
 func (l *Lock) Release() {
 	l.once.Do(func() {
@@ -138,8 +144,7 @@ func (l *Lock) beat(every time.Duration) {
 			return
 		case <-tick.C:
 		}
-		owner, err := read(l.path)
-		if errors.Is(err, fs.ErrNotExist) || (err == nil && owner.ID != l.me.ID) {
+		if l.Taken() {
 			close(l.lost)
 			return
 		}
