@@ -52,15 +52,7 @@ func ReadTrial(dir string) (Trial, error) {
 // is let go.
 func known(r result.Trial, dir string) Trial {
 	r.Config = nil
-	used := []*result.AgentResult{r.AgentResult}
-	for _, s := range r.StepResults {
-		used = append(used, s.AgentResult)
-	}
-	for _, a := range used {
-		if a != nil {
-			a.RolloutDetails = nil
-		}
-	}
+	r.DropDetails()
 	t := Trial{Trial: r, Dir: dir}
 	t.printed()
 	return t

@@ -184,20 +184,28 @@ func look(dir string) Found {
 	if err != nil {
 		return Found{Dir: dir, Err: err}
 	}
-	t.dropDetails()
+	t.DropDetails()
 	return Found{Dir: dir, Trial: &t}
 }
 
-// dropDetails lets the tokens of all turns go.
-func (t *Trial) dropDetails() {
-	used := []*AgentResult{t.AgentResult}
-	for _, s := range t.StepResults {
-		used = append(used, s.AgentResult)
+// Used is what the agent used: of the trial, or of each step of a task that has
+// some. As with Harbor the trial itself then has none.
+func (t Trial) Used() (all []*AgentResult) {
+	if t.AgentResult != nil {
+		return []*AgentResult{t.AgentResult}
 	}
-	for _, u := range used {
-		if u != nil {
-			u.RolloutDetails = nil
+	for _, s := range t.StepResults {
+		if s.AgentResult != nil {
+			all = append(all, s.AgentResult)
 		}
+	}
+	return all
+}
+
+// DropDetails lets the tokens of all turns go.
+func (t Trial) DropDetails() {
+	for _, u := range t.Used() {
+		u.RolloutDetails = nil
 	}
 }
 

@@ -25,10 +25,10 @@ func (p *place) model(base string, more ...string) ran {
 	return p.run(p.command(p.args("run", append([]string{"--agent", "terminus", "--api-base", base, "--model", "m", "--api-wait", "1s"}, more...)...)...))
 }
 
-// turns are those that a trial has recorded.
-func (p *place) turns(r result.Trial) []trajectory.Turn {
+// turns are those that a trial, or a step of it, has recorded.
+func (p *place) turns(r result.Trial, step ...string) []trajectory.Turn {
 	p.t.Helper()
-	f, err := os.Open(p.path("out/run", r.TrialName, "agent", terminus.TurnsFile))
+	f, err := os.Open(filepath.Join(p.path("out/run", r.TrialName, filepath.Join(step...)), "agent", terminus.TurnsFile))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -150,6 +150,44 @@ func TestTerminus_Record(t *testing.T) {
 	})
 	if strings.Contains(r.stderr, "sk-secret") {
 		t.Error("standard error has the key")
+	}
+}
+
+// Of a task with steps, each has its own conversation and counts, and the trial
+// has all of them.
+func TestTerminus_Steps(t *testing.T) {
+	p := newPlace(t)
+	p.task("two", "", rewards, "[[steps]]\nname = \"one\"\n[[steps]]\nname = \"two\"\n")
+	p.write("tasks/two/steps/one/instruction.md", "First.\n")
+	p.write("tasks/two/steps/two/instruction.md", "Second.\n")
+	s := ms.Start(t, turn("touch /it; echo >/.fence/x\n"), done, done, turn("rm /it\n"), turn("ls\n"), done)
+	r := p.model(s.Base, "--token-ids")
+	rec := r.records["terminus two"]
+	if word(rec) != "0.5" || len(rec.StepResults) != 2 || rec.Agent.Turns != 7 || rec.AgentResult != nil {
+		t.Fatalf("%s of %d steps, %+v, all it used stands there %v, %+v\n%s", word(rec), len(rec.StepResults), rec.Agent, rec.AgentResult != nil, rec.Fault, r.stderr)
+	}
+	in, out := 0, 0
+	for i, n := range []int{3, 4} {
+		step := rec.StepResults[i]
+		turns, sum := p.turns(rec, "steps", step.StepName), trajectory.Tokens{}
+		for _, turn := range turns {
+			sum.Add(turn)
+		}
+		in, out = in+*sum.Prompt, out+*sum.Completion
+		if u := step.AgentResult; len(turns) != n || step.Agent.Turns != n || *u.InputTokens != *sum.Prompt || *u.OutputTokens != *sum.Completion || u.Metadata["turns_that_met_the_fence"] != float64(1-i) || len(u.RolloutDetails) != 1 {
+			t.Errorf("step %s: %d turns, %+v, %v", step.StepName, len(turns), step.Agent, u.Metadata)
+		}
+		if opening := turns[0].Prompt; !strings.Contains(opening, []string{"First.", "Second."}[i]) {
+			t.Errorf("step %s begins with %q", step.StepName, opening)
+		}
+	}
+	var job result.Job
+	if err := result.ReadJob(p.path("out/run/result.json"), &job); err != nil || *job.Stats.InputTokens != in || *job.Stats.OutputTokens != out {
+		t.Errorf("%v; the job has %v and %v tokens, the turns %d and %d", err, job.Stats.InputTokens, job.Stats.OutputTokens, in, out)
+	}
+	said, err := p.command("report", "out/run", "--json").Output()
+	if want := fmt.Sprintf(`"turns":7,"met_fence":{"turns":1,"trials":1,"known":1},"tokens":{"input":%d,"output":%d,"trials":1}`, in, out); err != nil || !bytes.Contains(said, []byte(want)) {
+		t.Errorf("%v: no %s in\n%s", err, want, said)
 	}
 }
 
