@@ -74,9 +74,10 @@ type Options struct {
 
 // End is how an agent ended, and what it took.
 type End struct {
-	Stop   string // one of result.Stops
-	Turns  int    // replies to what the terminal showed
-	Tokens trajectory.Tokens
+	Stop    string // one of result.Stops
+	Opening string // the first message to the model, "" if there was none
+	Turns   int    // replies to what the terminal showed
+	Tokens  trajectory.Tokens
 	// Estimated says that the server did not count, so that the caps on tokens
 	// went by the length of texts.
 	Estimated bool
@@ -149,7 +150,7 @@ func (a *agent) work(ctx context.Context) (string, error) {
 		return "", err
 	}
 	prompt := opening(a.Instruction, a.shown(seen))
-	a.chat.opening = prompt
+	a.chat.opening, a.end.Opening = prompt, prompt
 	for pending := false; ; {
 		a.turn++
 		t := trajectory.Turn{Trial: a.Trial, Turn: a.turn, Kind: trajectory.Act, Prompt: prompt}

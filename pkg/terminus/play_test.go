@@ -1,6 +1,7 @@
 package terminus_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -64,8 +65,8 @@ func TestPlayThatFails(t *testing.T) {
 	if _, used, err := play(t, dir, modelserver.Status(401, ``)); err == nil || used["rollout_details"] != nil {
 		t.Errorf("%v, %v", used, err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, terminus.TrajectoryFile)); err == nil {
-		t.Error("a trajectory of no turn")
+	if data, err := os.ReadFile(filepath.Join(dir, terminus.TrajectoryFile)); err != nil || clitest.Validate(t, "atif", data) != nil || !bytes.Contains(data, []byte("do it")) {
+		t.Errorf("of a model that never answered: %v\n%s", err, data)
 	}
 	if _, ok := terminus.Fault(terminus.ErrGone); ok {
 		t.Error("a terminal that is gone is no fault of the server's")

@@ -261,7 +261,8 @@ func TestTerminus_KillsItself(t *testing.T) {
 	}
 }
 
-// However a run ends, no tmux of its is left: newPlace looks.
+// However a run ends, no tmux of its is left: newPlace looks. The turns that
+// were over are in their file, whole.
 func TestTerminus_Killed(t *testing.T) {
 	for name, sig := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "asked": syscall.SIGTERM} {
 		t.Run(name, func(t *testing.T) {
@@ -283,6 +284,13 @@ func TestTerminus_Killed(t *testing.T) {
 				t.Log(in.Text())
 			}
 			_ = cmd.Wait()
+			left, err := filepath.Glob(p.path("out/run/one__*"))
+			if err != nil || len(left) != 1 {
+				t.Fatalf("%v, %v", left, err)
+			}
+			if turns := p.turns(result.Trial{TrialName: filepath.Base(left[0])}); len(turns) != 1 || turns[0].Commands[0].Keystrokes != "touch /it\n" || turns[0].Output == "" {
+				t.Errorf("what is left says %+v", turns)
+			}
 			r := p.model(s.Base)
 			if rec := r.records["terminus one"]; word(rec) != "1" || rec.Agent.Stop != "done" {
 				t.Errorf("again: %s %+v %+v\n%s", word(rec), rec.Agent, rec.Fault, r.stderr)
