@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -102,7 +103,8 @@ func TestTerminus_Record(t *testing.T) {
 	if err := os.WriteFile(key, []byte("sk-secret-0123456789\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s := ms.Start(t, turn("touch /it; echo >/.fence/x; printf '\\033]0;owned\\a'\n", "C-c\n"), done)
+	s := ms.Start(t, turn("touch /it; echo >/.fence/x; printf '\\033]0;owned\\a'\n", "C-c\n"),
+		turn(`printf '\033[?1049h\033[2J\033[7;3H\033[1;38;2;255;120;0m日本\033[0m é\033[9;150Hthe edge\033[12;1H'`+"\n"), done)
 	r := p.model(s.Base, "--api-key-file", key, "--token-ids", "--body", `cache_salt="x"`, "--temperature", "0", "--max-output-tokens", "900")
 	rec := r.records["terminus one"]
 	if word(rec) != "1" {
@@ -139,8 +141,15 @@ func TestTerminus_Record(t *testing.T) {
 	var atif struct {
 		Steps []json.RawMessage `json:"steps"`
 	}
-	if data, err := os.ReadFile(filepath.Join(dir, "agent", terminus.TrajectoryFile)); err != nil || json.Unmarshal(data, &atif) != nil || len(atif.Steps) != 4 {
+	if data, err := os.ReadFile(filepath.Join(dir, "agent", terminus.TrajectoryFile)); err != nil || json.Unmarshal(data, &atif) != nil || len(atif.Steps) != 5 {
 		t.Errorf("%v: the trajectory has %d steps", err, len(atif.Steps))
+	}
+	screen, ok := strings.CutPrefix(p.turns(rec)[1].Output, "Current terminal screen:\n")
+	if code, shown := played(t, cast); code != "0" || !ok || shown != screen || !strings.Contains(shown, "\n  日本 é\n\n") {
+		t.Errorf("asciinema ends with %s and shows\n%s\nthe model saw\n%s", code, shown, screen)
+	}
+	if code, shown := played(t, bytes.Replace(cast, []byte(`"version":2`), []byte(`"version":7`), 1)); code == "0" || !strings.Contains(shown, "only asciicast") {
+		t.Errorf("of something else it ends with %s and shows\n%s", code, shown)
 	}
 	_ = filepath.WalkDir(p.path("out"), func(path string, d os.DirEntry, err error) error {
 		if data, err := os.ReadFile(path); err == nil && bytes.Contains(data, []byte("sk-secret")) {
@@ -189,6 +198,35 @@ func TestTerminus_Steps(t *testing.T) {
 	if want := fmt.Sprintf(`"turns":7,"met_fence":{"turns":1,"trials":1,"known":1},"tokens":{"input":%d,"output":%d,"trials":1}`, in, out); err != nil || !bytes.Contains(said, []byte(want)) {
 		t.Errorf("%v: no %s in\n%s", err, want, said)
 	}
+}
+
+// played is what asciinema says in the end of a recording, and what is then to
+// be seen in a terminal.
+func played(t *testing.T, cast []byte) (code, screen string) {
+	t.Helper()
+	bed.Require(t, "tools")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "cast"), cast, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	tmux := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("tmux", append([]string{"-u", "-f", "/dev/null", "-S", "socket"}, args...)...)
+		cmd.Dir, cmd.Env = dir, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "LANG=C.UTF-8"}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("tmux %s: %v\n%s", args[0], err, out)
+		}
+		return string(out)
+	}
+	tmux("new-session", "-d", "-x", "160", "-y", "40", "asciinema play -i 0.01 cast; echo $? >code; tmux -S socket wait-for -S over; exec sleep infinity")
+	defer tmux("kill-server")
+	tmux("wait-for", "over")
+	said, err := os.ReadFile(filepath.Join(dir, "code"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(said)), strings.TrimRight(tmux("capture-pane", "-p"), "\n")
 }
 
 // A model's shell that attacks what is around it neither ends nor forges an
