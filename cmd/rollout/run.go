@@ -78,8 +78,13 @@ func agents() map[string]trial.Agent {
 
 // agent is who acts in a trial.
 func (j *setup) agent(i runner.Item) trial.Agent {
-	if i.Agent.Name == "terminus" {
+	switch i.Agent.Name {
+	case "terminus":
 		return j.terminus.of(i.Name)
+	case "replay":
+		one := *j.replay
+		one.now = filepath.Join(j.out, i.Name)
+		return &one
 	}
 	return agents()[i.Agent.Name]
 }
@@ -139,6 +144,7 @@ type setup struct {
 	encoder *json.Encoder // nil: no records
 
 	terminus *terminusAgent // nil: not asked for
+	replay   *replayer      // nil: not asked for
 
 	attempts, atATime, retries int
 }

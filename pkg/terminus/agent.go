@@ -119,13 +119,21 @@ func Run(ctx context.Context, m Model, t Terminal, o Options) (End, error) {
 		o.Record = func(trajectory.Turn) error { return nil }
 	}
 	a := &agent{Options: o, model: m, terminal: t, segment: 1}
+	var err error
+	a.end.Stop, err = bounded(ctx, o.Caps.Time, a.work)
+	return a.end, err
+}
+
+// bounded lets somebody work until a limit, 0 for none, and says how that
+// ended: what is an end like others is no error.
+func bounded(ctx context.Context, limit time.Duration, work func(context.Context) (string, error)) (stop string, err error) {
 	inner := ctx
-	if o.Caps.Time > 0 {
+	if limit > 0 {
 		var cancel context.CancelFunc
-		inner, cancel = context.WithTimeoutCause(ctx, o.Caps.Time, ErrTimeCap)
+		inner, cancel = context.WithTimeoutCause(ctx, limit, ErrTimeCap)
 		defer cancel()
 	}
-	stop, err := a.work(inner)
+	stop, err = work(inner)
 	switch {
 	case err == nil:
 	case context.Cause(inner) == ErrTimeCap:
@@ -139,8 +147,7 @@ func Run(ctx context.Context, m Model, t Terminal, o Options) (End, error) {
 	default:
 		stop = "error"
 	}
-	a.end.Stop = stop
-	return a.end, err
+	return stop, err
 }
 
 // work takes turns until one ends the agent.

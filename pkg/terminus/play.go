@@ -33,7 +33,7 @@ func Play(ctx context.Context, m Model, t Terminal, o Options, dir, session, mod
 	if failed := log.Close(); err == nil {
 		err = failed
 	}
-	turns, failed := readTurns(path)
+	turns, failed := ReadTurns(path)
 	if failed == nil && end.Opening != "" {
 		agent := trajectory.Agent{Name: "terminus", Version: Version, ModelName: modelName, Extra: map[string]string{"parser": "json"}}
 		failed = trajectory.Build(session, agent, end.Opening, turns).Write(filepath.Join(dir, TrajectoryFile))
@@ -47,7 +47,8 @@ func Play(ctx context.Context, m Model, t Terminal, o Options, dir, session, mod
 	return end, used(end, turns), err
 }
 
-func readTurns(path string) ([]trajectory.Turn, error) {
+// ReadTurns reads a TurnsFile.
+func ReadTurns(path string) ([]trajectory.Turn, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

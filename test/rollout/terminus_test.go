@@ -198,6 +198,22 @@ func TestTerminus_Steps(t *testing.T) {
 	if want := fmt.Sprintf(`"turns":7,"met_fence":{"turns":1,"trials":1,"known":1},"tokens":{"input":%d,"output":%d,"trials":1}`, in, out); err != nil || !bytes.Contains(said, []byte(want)) {
 		t.Errorf("%v: no %s in\n%s", err, want, said)
 	}
+	// What was typed is typed again, and what is typed decides what comes of it.
+	trial := filepath.Join("out/run", rec.TrialName)
+	again := p.command("replay", trial, "--scratch", p.path("scratch"), "--out", "out/again")
+	if r := p.run(again); r.code != 0 {
+		t.Errorf("typed again: exit code %d\n%s", r.code, r.stderr)
+	}
+	typed, err := os.ReadFile(p.path(trial, "steps/two/agent", terminus.TurnsFile))
+	if err == nil {
+		err = os.WriteFile(p.path(trial, "steps/two/agent", terminus.TurnsFile), bytes.Replace(typed, []byte(`"rm /it\n"`), []byte(`"ls /it\n"`), 1), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := p.run(p.command("replay", trial, "--scratch", p.path("scratch"))); r.code != 1 || !strings.Contains(r.stderr, "it does not come out the same") {
+		t.Errorf("with other keys: exit code %d\n%s", r.code, r.stderr)
+	}
 }
 
 // played is what asciinema says in the end of a recording, and what is then to
