@@ -15,6 +15,7 @@ import (
 
 	"fence/pkg/cli"
 	"fence/pkg/result"
+	"fence/pkg/terminus"
 )
 
 func replayCmd() *urfave.Command {
@@ -25,10 +26,11 @@ func replayCmd() *urfave.Command {
 		Description: "TRIAL is a trial's folder in a run's. What its agent did is done again, with the\n" +
 			"settings of that run, and the tests judge again; both results are printed. The\n" +
 			"new one goes to a folder replay-* in TRIAL, or to --out. An oracle and a nop are\n" +
-			"run anew.\n\n" +
+			"run anew; what a model typed is typed again, after waits as long as then.\n\n" +
 			"Examples:\n" +
 			"  rollout replay $RUN/hello__y7k4Mh7\n" +
-			"  rollout replay $RUN/hello__y7k4Mh7 --image other.sif --out again\n\n" +
+			"  rollout replay $RUN/hello__y7k4Mh7 --image other.sif --out again\n" +
+			"  rollout replay $RUN/hello__y7k4Mh7 --pause 1s\n\n" +
 			"Exit codes: 0 the same verdict, 1 another, 2 wrong flags, no trial, or a node that\n" +
 			"cannot run trials, 3 there was no verdict, or is none now.",
 		Flags: slices.Concat([]urfave.Flag{
@@ -36,7 +38,8 @@ func replayCmd() *urfave.Command {
 			&urfave.StringFlag{Name: "image", Usage: "run it in `FILE.sif`", DefaultText: "the trial's"},
 			&urfave.StringFlag{Name: "sif-cache", Hidden: true},
 			&urfave.StringSliceFlag{Name: "pass-env", Usage: "the task may ask for your variable `NAME`"},
-		}, fenceFlags()),
+			&urfave.DurationFlag{Name: "pause", Usage: "where the model took longer for a reply, go on after `TIME`; what it had started has less time then", DefaultText: "wait as long"},
+		}, slices.DeleteFunc(modelFlags(), func(f urfave.Flag) bool { return f.Names()[0] != "time-cap" && f.Names()[0] != "tmux" }), fenceFlags()),
 		Action: replayCommand,
 	}
 }
@@ -58,8 +61,12 @@ func replayCommand(c *urfave.Context) error {
 	} else if err != nil {
 		return cli.Usagef("", "%w", err)
 	}
-	if agents()[then.AgentInfo.Name] == nil {
-		return cli.Usagef("", "what %s did in %s cannot be done again: nothing of it was recorded", then.AgentInfo.Name, then.TrialName)
+	agent := then.AgentInfo.Name
+	if agents()[agent] == nil {
+		if !recorded(dir) {
+			return cli.Usagef("", "what %s did in %s cannot be done again: there is no %s of it", agent, then.TrialName, terminus.TurnsFile)
+		}
+		agent = "replay"
 	}
 	if err := asThen(c, filepath.Join(filepath.Dir(dir), result.ConfigFile), then); err != nil {
 		return err
@@ -81,7 +88,13 @@ func replayCommand(c *urfave.Context) error {
 		return err
 	}
 	defer j.close()
-	all, err := j.run(out, then.AgentInfo.Name, j.items)
+	if agent == "replay" {
+		j.replay = &replayer{then: dir, pause: c.Duration("pause"), limit: c.Duration("time-cap")}
+		if j.replay.desk, err = newDesk(c, j); err != nil {
+			return err
+		}
+	}
+	all, err := j.run(out, agent, j.items)
 	if err != nil {
 		return err
 	}
@@ -93,13 +106,24 @@ func replayCommand(c *urfave.Context) error {
 	switch {
 	case then.Fault != nil || now.Fault != nil:
 		return &cli.Error{Code: cli.Unknown, Err: errors.New("there are no two verdicts to compare")}
-	case !maps.Equal(rewards(then), rewards(now)):
+	case !maps.Equal(result.TallyOf(then).Rewards, result.TallyOf(now).Rewards):
 		return &cli.Error{Code: cli.No, Err: errors.New("it does not come out the same")}
 	}
 	return nil
 }
 
-// asThen sets what the trial's run was told, where nothing else is said now.
+// recorded says whether what was typed in a trial is in its folder.
+func recorded(dir string) bool {
+	for _, pattern := range []string{"agent", "steps/*/agent"} {
+		if found, _ := filepath.Glob(filepath.Join(dir, pattern, terminus.TurnsFile)); len(found) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// asThen sets what the trial's run was told, where nothing else is said now, and
+// of what its model was told the time.
 func asThen(c *urfave.Context, config string, then result.Trial) error {
 	var job result.JobConfig
 	if data, err := os.ReadFile(config); err == nil {
@@ -110,7 +134,8 @@ func asThen(c *urfave.Context, config string, then result.Trial) error {
 	settings := append(job.Settings, result.Setting{Name: "--image", Value: then.Image})
 	said := map[string]bool{}
 	for _, s := range settings {
-		said[s.Name] = c.IsSet(strings.TrimPrefix(s.Name, "--"))
+		name := strings.TrimPrefix(s.Name, "--")
+		said[s.Name] = c.IsSet(name) || name != "time-cap" && (name == "body" || slices.Contains(modelSettings, name))
 	}
 	for _, s := range settings {
 		flag, is := strings.CutPrefix(s.Name, "--")
@@ -124,24 +149,15 @@ func asThen(c *urfave.Context, config string, then result.Trial) error {
 	return nil
 }
 
-// rewards are those of a trial that has one, by name.
-func rewards(t result.Trial) map[string]float64 {
-	if t.VerifierResult == nil { // a record of another's making
-		return map[string]float64{"reward": *t.Reward}
-	}
-	return t.VerifierResult.Rewards
-}
-
 // inWords is what came of a trial, in a line.
 func inWords(t result.Trial) string {
 	if f := t.Fault; f != nil {
 		return fmt.Sprintf("no verdict: %s: %s", f.Class, f.Message)
 	}
-	text := fmt.Sprintf("reward %v", *t.Reward)
-	all := rewards(t)
-	for _, name := range slices.Sorted(maps.Keys(all)) {
+	text, rewards := fmt.Sprintf("reward %v", *t.Reward), result.TallyOf(t).Rewards
+	for _, name := range slices.Sorted(maps.Keys(rewards)) {
 		if name != "reward" {
-			text += fmt.Sprintf(", %s %v", name, all[name])
+			text += fmt.Sprintf(", %s %v", name, rewards[name])
 		}
 	}
 	return fmt.Sprintf("%s, agent %s, in %.1f s", text, t.Agent.Stop, t.FinishedAt.Sub(t.StartedAt).Seconds())

@@ -80,8 +80,13 @@ func agents() map[string]trial.Agent {
 
 // agent is who acts in a trial.
 func (j *setup) agent(i runner.Item) trial.Agent {
-	if i.Agent.Name == "terminus" {
+	switch i.Agent.Name {
+	case "terminus":
 		return j.terminus.of(i.Name)
+	case "replay":
+		one := *j.replay
+		one.now = filepath.Join(j.out, i.Name)
+		return &one
 	}
 	return agents()[i.Agent.Name]
 }
@@ -142,6 +147,7 @@ type setup struct {
 	encoder *json.Encoder     // nil: no records
 
 	terminus *terminusAgent // nil: not asked for
+	replay   *replayer      // nil: not asked for
 
 	attempts, atATime, retries int
 }
@@ -292,7 +298,7 @@ func (j *setup) run(out, agent string, items []item) (outcome, error) {
 			return j.try(ctx, byDir[i.Spec.Task.Dir], j.agent(i), i, dir)
 		},
 		Record: func(t result.Trial) error { return all.record(t, out, j.encoder) },
-		Event: live.Event, Say: live.Say,
+		Event:  live.Event, Say: live.Say,
 	})
 	live.End()
 	all.sum = sum

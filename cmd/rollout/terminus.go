@@ -58,13 +58,18 @@ var modelSettings = []string{
 	"temperature", "top-p", "model-seed", "reasoning-effort", "send-reasoning", "token-ids",
 }
 
-// terminusAgent is a model in a terminal.
-type terminusAgent struct {
-	client      *model.Client
-	options     terminus.Options // but what is to be done
+// desk is where terminals are made for the agents of trials.
+type desk struct {
 	fence, tmux string
 	scratch     string // folder for terminals
-	trial       string
+}
+
+// terminusAgent is a model in a terminal.
+type terminusAgent struct {
+	desk
+	client  *model.Client
+	options terminus.Options // but what is to be done
+	trial   string
 }
 
 // newTerminus reads the flags, and finds the server.
@@ -73,7 +78,7 @@ func newTerminus(ctx context.Context, c *urfave.Context, j *setup) (*terminusAge
 	if base == "" {
 		return nil, cli.Usagef("--api-base http://HOST:PORT/v1, or unix:PATH", "no server of a model is named")
 	}
-	a := &terminusAgent{fence: j.options.Box.Fence, scratch: j.scratch.Path, options: terminus.Options{
+	a := &terminusAgent{options: terminus.Options{
 		Caps:        terminus.Caps{Turns: c.Int("max-turns"), Time: c.Duration("time-cap"), OutputTokens: c.Int("output-token-cap"), TotalTokens: c.Int("total-token-cap")},
 		NoSummarize: c.Bool("no-summarize"), SendReasoning: c.Bool("send-reasoning"),
 		Log: slog.New(notices{}),
@@ -87,7 +92,7 @@ func newTerminus(ctx context.Context, c *urfave.Context, j *setup) (*terminusAge
 		return nil, cli.Usagef("--time-cap 30m", "--time-cap: %s is less than none", c.Duration("time-cap"))
 	}
 	var err error
-	if a.tmux, err = findTmux(c.String("tmux")); err != nil {
+	if a.desk, err = newDesk(c, j); err != nil {
 		return nil, err
 	}
 	o := model.Options{
@@ -149,20 +154,20 @@ func key(c *urfave.Context) (model.Key, error) {
 	return key, nil
 }
 
-// findTmux is the path of a tmux that can be used.
-func findTmux(name string) (string, error) {
+// newDesk looks for a tmux that can be used.
+func newDesk(c *urfave.Context, j *setup) (desk, error) {
 	const hint = "install tmux or load a module that has it; it has to be on this node, not in the images"
-	at, err := exec.LookPath(cmp.Or(name, "tmux"))
+	at, err := exec.LookPath(cmp.Or(c.String("tmux"), "tmux"))
 	if err == nil {
 		at, err = filepath.Abs(at)
 	}
 	if err != nil {
-		return "", cli.Usagef(hint, "the terminal of a model is kept by tmux, and there is none: %w", err)
+		return desk{}, cli.Usagef(hint, "the terminal of a model is kept by tmux, and there is none: %w", err)
 	}
 	if err := terminal.Find(at); err != nil {
-		return "", cli.Usagef(hint, "%w", err)
+		return desk{}, cli.Usagef(hint, "%w", err)
 	}
-	return at, nil
+	return desk{j.options.Box.Fence, at, j.scratch.Path}, nil
 }
 
 func (a *terminusAgent) of(trial string) trial.Agent {
@@ -181,20 +186,28 @@ func (a *terminusAgent) Scripted() bool { return false }
 const recordingMost = 64 << 20
 
 func (a *terminusAgent) Run(ctx context.Context, e trial.Env) (result.AgentEnd, error) {
-	var end terminus.End
-	t, closed, err := a.open(ctx, e)
-	if err == nil {
-		defer closed()
+	return a.sit(ctx, e, a.trial, func(t *terminal.Terminal) (result.AgentEnd, error) {
 		o := a.options
 		o.Trial, o.Instruction, o.Caps.Time = a.trial, e.Instruction, sooner(o.Caps.Time, e.Timeout)
-		end, *e.Used, err = terminus.Play(ctx, a.client, t, o, e.Dir, a.trial, a.client.Name())
-		if err == nil {
-			return result.AgentEnd{Stop: end.Stop, Turns: end.Turns}, nil
-		}
+		end, used, err := terminus.Play(ctx, a.client, t, o, e.Dir, a.trial, a.client.Name())
+		*e.Used = used
 		if f, ok := terminus.Fault(err); ok {
 			err = &trial.Fault{Fault: f}
 		}
+		return result.AgentEnd{Stop: end.Stop, Turns: end.Turns}, err
+	})
+}
+
+// sit opens a terminal that is recorded, and lets somebody work in it.
+func (d desk) sit(ctx context.Context, e trial.Env, title string, work func(*terminal.Terminal) (result.AgentEnd, error)) (end result.AgentEnd, err error) {
+	t, closed, err := d.open(ctx, e, title)
+	if err == nil {
+		defer closed()
+		if end, err = work(t); err == nil {
+			return end, nil
+		}
 	}
+	end.Stop = "error"
 	var broken *terminal.Error
 	switch {
 	case errors.Is(err, terminus.ErrGone): // before the first turn
@@ -202,20 +215,20 @@ func (a *terminusAgent) Run(ctx context.Context, e trial.Env) (result.AgentEnd, 
 	case errors.As(err, &broken):
 		err = trial.Faultf("agent", "terminal_failed", "infra", broken.Hint, "%v", err)
 	}
-	return result.AgentEnd{Stop: "error", Turns: end.Turns}, err
+	return end, err
 }
 
-// open opens a terminal that is recorded; closed is called when the agent ends.
-func (a *terminusAgent) open(ctx context.Context, e trial.Env) (t *terminal.Terminal, closed func(), err error) {
+// open opens a terminal; closed is called when the agent ends.
+func (d desk) open(ctx context.Context, e trial.Env, title string) (t *terminal.Terminal, closed func(), err error) {
 	f, err := os.Create(filepath.Join(e.Dir, "recording.cast"))
 	if err != nil {
 		return nil, nil, err
 	}
-	recording, err := trajectory.NewCast(f, terminal.Columns, terminal.Rows, a.trial, recordingMost, time.Now)
+	recording, err := trajectory.NewCast(f, terminal.Columns, terminal.Rows, title, recordingMost, time.Now)
 	if err == nil {
 		var own string
-		if own, err = os.MkdirTemp(a.scratch, "terminal-"); err == nil {
-			t, err = terminal.Start(ctx, terminal.Options{Run: e.Box.Run, Fence: a.fence, Tmux: a.tmux, Dir: own, Record: recording})
+		if own, err = os.MkdirTemp(d.scratch, "terminal-"); err == nil {
+			t, err = terminal.Start(ctx, terminal.Options{Run: e.Box.Run, Fence: d.fence, Tmux: d.tmux, Dir: own, Record: recording})
 		}
 	}
 	if err != nil {
@@ -227,6 +240,34 @@ func (a *terminusAgent) open(ctx context.Context, e trial.Env) (t *terminal.Term
 			e.Log("warning: the terminal: %v", err)
 		}
 	}, nil
+}
+
+// replayer types what a model typed in an earlier trial.
+type replayer struct {
+	desk
+	then, now    string // the folders of that trial and of this one
+	pause, limit time.Duration
+}
+
+func (r *replayer) Info() result.AgentInfo {
+	return result.AgentInfo{Name: "replay", Version: terminus.Version}
+}
+
+func (r *replayer) Scripted() bool { return false }
+
+func (r *replayer) Run(ctx context.Context, e trial.Env) (result.AgentEnd, error) {
+	var turns []trajectory.Turn
+	part, err := filepath.Rel(r.now, e.Dir) // of a task with steps, one's
+	if err == nil {
+		turns, err = terminus.ReadTurns(filepath.Join(r.then, part, terminus.TurnsFile))
+	}
+	if err != nil {
+		return result.AgentEnd{}, trial.Faultf("agent", "agent_error", "unknown", "", "what was typed then is not known: %v", err)
+	}
+	return r.sit(ctx, e, filepath.Base(r.then), func(t *terminal.Terminal) (result.AgentEnd, error) {
+		end, err := terminus.Again(ctx, t, turns, r.pause, sooner(r.limit, e.Timeout))
+		return result.AgentEnd{Stop: end.Stop, Turns: end.Turns}, err
+	})
 }
 
 // sooner is the lesser of two times, of which 0 is none.

@@ -126,17 +126,16 @@ type Met struct {
 const MetFence = "turns_that_met_the_fence"
 
 // metFence is their number in one trial, if it was counted.
-func metFence(t Trial) (int, bool) {
-	if t.AgentResult == nil {
-		return 0, false
+func metFence(t Trial) (sum int, known bool) {
+	for _, u := range t.Used() {
+		switch n := u.Metadata[MetFence].(type) {
+		case float64: // of JSON
+			sum, known = sum+int(n), true
+		case int:
+			sum, known = sum+n, true
+		}
 	}
-	switch n := t.AgentResult.Metadata[MetFence].(type) {
-	case float64: // of JSON
-		return int(n), true
-	case int:
-		return n, true
-	}
-	return 0, false
+	return sum, known
 }
 
 // Tokens are sums over the trials of which they were counted.

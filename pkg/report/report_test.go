@@ -110,7 +110,11 @@ func rollouts() (before, after []Trial) {
 		after = append(after, trial("Endless Terminals", task, "terminus", then, m, tokens, held("none", "public")))
 	}
 	before[0].Agent.Stop = "turn_cap"
-	before[4].AgentResult = &result.AgentResult{InputTokens: &in, OutputTokens: &out, Metadata: map[string]any{MetFence: 3.0}}
+	none := 0
+	before[4].AgentResult, before[4].StepResults = nil, []result.StepResult{ // of a task with steps, theirs
+		{AgentResult: &result.AgentResult{InputTokens: &in, OutputTokens: &none, Metadata: map[string]any{MetFence: 1.0}}},
+		{AgentResult: &result.AgentResult{InputTokens: &none, OutputTokens: &out, Metadata: map[string]any{MetFence: 2.0}}}, {},
+	}
 	before[5].AgentResult = &result.AgentResult{InputTokens: &in, OutputTokens: &out, Metadata: map[string]any{MetFence: 0.0}}
 	before[1].Tainted = []result.Taint{{Path: "/usr/bin/python3", Why: "executed"}}
 	before[2].FinishedAt = before[2].StartedAt.Add(400 * time.Second)

@@ -80,24 +80,18 @@ func TallyOf(t Trial) Tally {
 	if t.ExceptionInfo != nil {
 		y.Exceptions = append(y.Exceptions, t.ExceptionInfo.Type)
 	}
-	used := []*AgentResult{t.AgentResult}
 	for _, s := range t.StepResults {
 		if s.ExceptionInfo != nil {
 			y.Exceptions = append(y.Exceptions, s.ExceptionInfo.Type)
 		}
-		if t.AgentResult == nil {
-			used = append(used, s.AgentResult)
-		}
 	}
 	slices.Sort(y.Exceptions)
 	y.Exceptions = slices.Compact(y.Exceptions)
-	for _, u := range used {
-		if u != nil {
-			add(&y.Input, u.InputTokens)
-			add(&y.Cache, u.CacheTokens)
-			add(&y.Output, u.OutputTokens)
-			add(&y.Cost, u.CostUSD)
-		}
+	for _, u := range t.Used() {
+		add(&y.Input, u.InputTokens)
+		add(&y.Cache, u.CacheTokens)
+		add(&y.Output, u.OutputTokens)
+		add(&y.Cost, u.CostUSD)
 	}
 	return y
 }

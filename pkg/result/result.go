@@ -115,7 +115,8 @@ type StepResult struct {
 	Fault  *Fault     `json:"fault"`
 }
 
-// AgentEnd is how the agent ended.
+// AgentEnd is how the agent ended: of a task with steps, in the last that was
+// begun, but for the turns, which are those of all.
 type AgentEnd struct {
 	Stop     string `json:"stop"`                // one of Stops, "" if it never began
 	ExitCode *int   `json:"exit_code,omitempty"` // of a scripted agent

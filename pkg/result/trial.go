@@ -188,17 +188,25 @@ func look(dir string) Found {
 	return Found{Dir: dir, Trial: &t}
 }
 
+// Used is what the agent used: of the trial, or of each step of a task that has
+// some. As with Harbor the trial itself then has none.
+func (t Trial) Used() (all []*AgentResult) {
+	if t.AgentResult != nil {
+		return []*AgentResult{t.AgentResult}
+	}
+	for _, s := range t.StepResults {
+		if s.AgentResult != nil {
+			all = append(all, s.AgentResult)
+		}
+	}
+	return all
+}
+
 // DropDetails lets the tokens of all turns go, which only training needs: all
 // trials at once have no room for them.
-func (t *Trial) DropDetails() {
-	used := []*AgentResult{t.AgentResult}
-	for _, s := range t.StepResults {
-		used = append(used, s.AgentResult)
-	}
-	for _, u := range used {
-		if u != nil {
-			u.RolloutDetails = nil
-		}
+func (t Trial) DropDetails() {
+	for _, u := range t.Used() {
+		u.RolloutDetails = nil
 	}
 }
 

@@ -116,7 +116,6 @@ func startServer(ctx context.Context, fence, tmux, dir, screen, keys string) (*s
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
-	s.free <- struct{}{}
 	go s.listen(out)
 	// Not %output: what the pane prints comes from us.
 	answers, err := s.ask(ctx, "refresh-client -f no-output", "display-message -p '#{pid}'")
@@ -189,13 +188,22 @@ func (s *server) why() error {
 	return &Error{Message: "tmux, which keeps the terminal, has ended under its fence: " + apptainer.LastWords(s.said.String(), s.end), Hint: "fence check says what this node lacks"}
 }
 
-// listen reads answers until the client ends.
+// attached is what the client says when it has a session. On a busy node tmux
+// reads lines before that, and "no current client" is its answer.
+const attached = "%session-changed "
+
+// listen reads answers until the client ends. Nobody can ask before it is
+// attached.
 func (s *server) listen(out io.Reader) {
 	r := bufio.NewReaderSize(out, 64<<10)
-	for {
+	for began := false; ; {
 		line, err := r.ReadString('\n')
 		if err != nil {
 			break
+		}
+		if !began && strings.HasPrefix(line, attached) {
+			began = true
+			s.free <- struct{}{}
 		}
 		q := s.asked.Load()
 		if q == nil {

@@ -74,9 +74,10 @@ type Options struct {
 
 // End is how an agent ended, and what it took.
 type End struct {
-	Stop   string // one of result.Stops
-	Turns  int    // replies to what the terminal showed
-	Tokens trajectory.Tokens
+	Stop    string // one of result.Stops
+	Opening string // the first message to the model, "" if there was none
+	Turns   int    // replies to what the terminal showed
+	Tokens  trajectory.Tokens
 	// Estimated says that the server did not count, so that the caps on tokens
 	// went by the length of texts.
 	Estimated bool
@@ -118,13 +119,21 @@ func Run(ctx context.Context, m Model, t Terminal, o Options) (End, error) {
 		o.Record = func(trajectory.Turn) error { return nil }
 	}
 	a := &agent{Options: o, model: m, terminal: t, segment: 1}
+	var err error
+	a.end.Stop, err = bounded(ctx, o.Caps.Time, a.work)
+	return a.end, err
+}
+
+// bounded lets somebody work until a limit, 0 for none, and says how that
+// ended: what is an end like others is no error.
+func bounded(ctx context.Context, limit time.Duration, work func(context.Context) (string, error)) (stop string, err error) {
 	inner := ctx
-	if o.Caps.Time > 0 {
+	if limit > 0 {
 		var cancel context.CancelFunc
-		inner, cancel = context.WithTimeoutCause(ctx, o.Caps.Time, ErrTimeCap)
+		inner, cancel = context.WithTimeoutCause(ctx, limit, ErrTimeCap)
 		defer cancel()
 	}
-	stop, err := a.work(inner)
+	stop, err = work(inner)
 	switch {
 	case err == nil:
 	case context.Cause(inner) == ErrTimeCap:
@@ -138,8 +147,7 @@ func Run(ctx context.Context, m Model, t Terminal, o Options) (End, error) {
 	default:
 		stop = "error"
 	}
-	a.end.Stop = stop
-	return a.end, err
+	return stop, err
 }
 
 // work takes turns until one ends the agent.
@@ -149,7 +157,7 @@ func (a *agent) work(ctx context.Context) (string, error) {
 		return "", err
 	}
 	prompt := opening(a.Instruction, a.shown(seen))
-	a.chat.opening = prompt
+	a.chat.opening, a.end.Opening = prompt, prompt
 	for pending := false; ; {
 		a.turn++
 		t := trajectory.Turn{Trial: a.Trial, Turn: a.turn, Kind: trajectory.Act, Prompt: prompt}

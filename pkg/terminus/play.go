@@ -19,7 +19,7 @@ const (
 
 // Play is Run with its record in a folder: a line in TurnsFile after every
 // call of the model, and the whole as ATIF in TrajectoryFile when the agent
-// has ended, however that was (none, if the model never answered). session
+// has ended, however that was (none, if there was nothing to ask). session
 // names the run, and modelName the model, in what is written. The AgentResult
 // is what a trial's record says of it.
 func Play(ctx context.Context, m Model, t Terminal, o Options, dir, session, modelName string) (End, result.AgentResult, error) {
@@ -33,9 +33,10 @@ func Play(ctx context.Context, m Model, t Terminal, o Options, dir, session, mod
 	if failed := log.Close(); err == nil {
 		err = failed
 	}
-	turns, failed := readTurns(path)
-	if failed == nil && len(turns) > 0 {
-		failed = writeTrajectory(filepath.Join(dir, TrajectoryFile), session, modelName, turns)
+	turns, failed := ReadTurns(path)
+	if failed == nil && end.Opening != "" {
+		agent := trajectory.Agent{Name: "terminus", Version: Version, ModelName: modelName, Extra: map[string]string{"parser": "json"}}
+		failed = trajectory.Build(session, agent, end.Opening, turns).Write(filepath.Join(dir, TrajectoryFile))
 	}
 	if err == nil {
 		err = failed
@@ -46,22 +47,14 @@ func Play(ctx context.Context, m Model, t Terminal, o Options, dir, session, mod
 	return end, used(end, turns), err
 }
 
-func readTurns(path string) ([]trajectory.Turn, error) {
+// ReadTurns reads a TurnsFile.
+func ReadTurns(path string) ([]trajectory.Turn, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	return trajectory.Read(f)
-}
-
-func writeTrajectory(path, session, modelName string, turns []trajectory.Turn) error {
-	agent := trajectory.Agent{Name: "terminus", Version: Version, ModelName: modelName, Extra: map[string]string{"parser": "json"}}
-	t, err := trajectory.Build(session, agent, turns)
-	if err != nil {
-		return err
-	}
-	return t.Write(path)
 }
 
 // used is an End as Harbor's tools look for it, with the counts of our own in

@@ -96,16 +96,12 @@ type FinalMetrics struct {
 	Steps            int  `json:"total_steps"`
 }
 
-// Build makes a trajectory of turns, as Terminus-2 maps its own: the first
-// prompt is a step of the user's, every turn one of the agent's with its
-// commands as tool calls and the message that answered it as observation. A
-// hand-over is a step of the system's with its three calls as trajectories
-// within this one, and one of the user's with what came of it. There must be a
-// turn.
-func Build(session string, agent Agent, turns []Turn) (Trajectory, error) {
-	if len(turns) == 0 {
-		return Trajectory{}, fmt.Errorf("a trajectory of no turn: ATIF has none such")
-	}
+// Build makes a trajectory of turns, as Terminus-2 maps its own: the opening,
+// which the model was sent first, is a step of the user's, every turn one of
+// the agent's with its commands as tool calls and the message that answered it
+// as observation. A hand-over is a step of the system's with its three calls as
+// trajectories within this one, and one of the user's with what came of it.
+func Build(session string, agent Agent, opening string, turns []Turn) Trajectory {
 	t := Trajectory{SchemaVersion: Version, SessionID: session, TrajectoryID: session, Agent: agent}
 	add := func(s Step) {
 		s.StepID = len(t.Steps) + 1
@@ -114,12 +110,16 @@ func Build(session string, agent Agent, turns []Turn) (Trajectory, error) {
 	var sum Tokens
 	var refs []Ref
 	met := 0
+	add(Step{Source: "user", Message: opening})
+	if len(turns) > 0 {
+		t.Steps[0].Timestamp = stamp(turns[0])
+	}
 	for i, turn := range turns {
 		sum.Add(turn)
 		if len(turn.Fence) > 0 {
 			met++
 		}
-		at := turn.StartedAt.UTC().Format(time.RFC3339Nano)
+		at := stamp(turn)
 		if turn.Kind != Act {
 			id := fmt.Sprintf("%s-%s-%d", session, turn.Kind, i+1)
 			refs = append(refs, Ref{TrajectoryID: id, Extra: map[string]string{"call": turn.Kind}})
@@ -136,8 +136,6 @@ func Build(session string, agent Agent, turns []Turn) (Trajectory, error) {
 			add(Step{Timestamp: at, Source: "system", Message: "The conversation had become too long and was handed over.",
 				Observation: &Observation{Results: []Result{{Subagents: refs}}},
 				Extra:       map[string]any{"context_management": map[string]string{"type": "compaction", "boundary": "replace"}}})
-		}
-		if refs != nil || len(t.Steps) == 0 {
 			add(Step{Timestamp: at, Source: "user", Message: turn.Prompt})
 		}
 		refs = nil
@@ -154,8 +152,10 @@ func Build(session string, agent Agent, turns []Turn) (Trajectory, error) {
 	}
 	t.FinalMetrics = &FinalMetrics{sum.Prompt, sum.Completion, sum.Cached, len(t.Steps)}
 	t.Extra = map[string]int{"turns_that_met_the_fence": met}
-	return t, nil
+	return t
 }
+
+func stamp(t Turn) string { return t.StartedAt.UTC().Format(time.RFC3339Nano) }
 
 // acted is a turn in the terminal, and the message that answered it.
 func acted(turn Turn, at, answer string) Step {

@@ -94,10 +94,7 @@ func TestTurnsComeBackAsTheyWere(t *testing.T) {
 
 func build(t *testing.T, turns []trajectory.Turn) (trajectory.Trajectory, []byte) {
 	t.Helper()
-	tr, err := trajectory.Build("id", trajectory.Agent{Name: "terminus", Version: "1", ModelName: "m", Extra: map[string]string{"parser": "json"}}, turns)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tr := trajectory.Build("id", trajectory.Agent{Name: "terminus", Version: "1", ModelName: "m", Extra: map[string]string{"parser": "json"}}, "the task [\n1,\n2\n]", turns)
 	path := filepath.Join(t.TempDir(), "trajectory.json")
 	if err := tr.Write(path); err != nil {
 		t.Fatal(err)
@@ -164,8 +161,8 @@ func TestATIFOfAnAgentThatEndedEarly(t *testing.T) {
 	if last := tr.Steps[len(tr.Steps)-1]; last.Source != "system" || len(last.Observation.Results[0].Subagents) != 2 {
 		t.Errorf("%+v", last)
 	}
-	if _, err := trajectory.Build("id", trajectory.Agent{}, nil); err == nil {
-		t.Error("a trajectory of nothing")
+	if tr, _ := build(t, nil); len(tr.Steps) != 1 || tr.Steps[0].Source != "user" || tr.FinalMetrics.Steps != 1 {
+		t.Errorf("of a model that never answered: %+v", tr.Steps)
 	}
 }
 

@@ -122,7 +122,9 @@ func (r *run) steps(ctx context.Context) error {
 	for i, p := range parts(r.Spec) {
 		dir := filepath.Join(r.Dir, "steps", p.name)
 		end := r.part(ctx, p, dir)
-		r.r.Agent, r.r.AgentExecution, r.r.AgentResult = end.Agent, end.AgentExecution, end.AgentResult
+		turns := r.r.Agent.Turns
+		r.r.Agent, r.r.AgentExecution = end.Agent, end.AgentExecution
+		r.r.Agent.Turns += turns
 		r.r.Verify, r.r.VerifierTiming = end.Verify, end.Verifier
 		r.r.StepResults = append(r.r.StepResults, end.StepResult)
 		if end.err != nil {

@@ -105,7 +105,7 @@ func job(t *testing.T) string {
 func TestModels_TakeOurs(t *testing.T) {
 	out := job(t)
 	said, err := models(t, "read", out)
-	if err != nil || said != "ok 48 2\n" { // pass@2 of two agents in one dataset: one trial of four has no reward
+	if err != nil || said != "ok 48 2 0\n" { // pass@2 of two agents in one dataset: one trial of four has no reward
 		t.Fatalf("%s%v", said, err)
 	}
 	// And would refuse what is not so.

@@ -14,6 +14,7 @@ from harbor.models.agent.context import AgentContext
 from harbor.models.job.config import JobConfig
 from harbor.models.job.result import JobResult, JobStats
 from harbor.models.task.id import LocalTaskId
+from harbor.models.trajectories import Trajectory
 from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig
 from harbor.models.trial.result import (AgentInfo, ExceptionInfo, ModelInfo, StepResult, TimingInfo, TrialResult)
 from harbor.models.verifier.result import VerifierResult
@@ -23,7 +24,7 @@ from harbor.utils.pass_at_k import compute_pass_at_k_by_evals
 def read(top: Path) -> None:
     JobConfig.model_validate_json((top / "config.json").read_text())
     ours = JobResult.model_validate_json((top / "result.json").read_text())
-    trials = []
+    trials, trajectories = [], 0
     for path in sorted(top.iterdir()):
         if not path.is_dir() or path.name.startswith("."):
             continue
@@ -38,6 +39,7 @@ def read(top: Path) -> None:
             if key in said and key not in ("config",) and not key.endswith("_at") and not isinstance(value, (dict, list)):
                 assert said[key] == value, (path, key, said[key], value)
         trials.append(trial)
+        trajectories += agent(path, trial)
     theirs = JobStats.from_trial_results(trials, n_total_trials=len(trials))
     rewards = {}
     for t in trials:
@@ -56,7 +58,30 @@ def read(top: Path) -> None:
     for name in ("n_completed_trials", "n_errored_trials", "n_running_trials", "n_pending_trials", "n_input_tokens", "n_cache_tokens", "n_output_tokens"):
         assert getattr(ours.stats, name) == getattr(theirs, name), (name, getattr(ours.stats, name), getattr(theirs, name))
     assert ours.n_total_trials == len(trials)
-    print("ok", len(trials), sum(len(e.pass_at_k) for e in ours.stats.evals.values()))
+    print("ok", len(trials), sum(len(e.pass_at_k) for e in ours.stats.evals.values()), trajectories)
+
+
+def agent(top: Path, trial: TrialResult) -> int:
+    """Compares what a trial's result says of a model with its trajectories; how many there are."""
+    found = 0
+    for part, used in [(top, trial.agent_result)] + [(top / "steps" / s.step_name, s.agent_result) for s in trial.step_results or []]:
+        path = part / "agent" / "trajectory.json"
+        if not path.exists():
+            continue
+        found += 1
+        atif = Trajectory.model_validate_json(path.read_text())
+        total = atif.final_metrics
+        assert atif.steps[0].source == "user", path
+        assert total.total_steps == len(atif.steps), path
+        assert (total.total_prompt_tokens, total.total_cached_tokens, total.total_completion_tokens) == (used.n_input_tokens, used.n_cache_tokens, used.n_output_tokens), path
+        calls = [s for t in [atif, *(atif.subagent_trajectories or [])] for s in t.steps if s.source == "agent"]
+        details = used.rollout_details or []
+        ids = sorted(turn for d in details for turn in d["completion_token_ids"])
+        assert ids == sorted(s.metrics.completion_token_ids or [] for s in calls), path
+        for d in details:
+            assert [len(turn) for turn in d["completion_token_ids"]] == [len(turn) for turn in d["logprobs"]], path
+            assert len(d["prompt_token_ids"]) == len(d["logprobs"]), path
+    return found
 
 
 def near(a: dict, b: dict, where: str) -> None:
