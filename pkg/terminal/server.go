@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -69,8 +70,10 @@ const pane = `stty raw -echo && printf r >"$1" && { cat <"$0" & exec cat >"$1"; 
 type server struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
+	out   io.ReadCloser
 	said  apptainer.Tail
-	free  chan struct{} // has one while nobody asks
+	mu    sync.Mutex
+	last  <-chan struct{} // closed when all that was asked before is answered, and the client attached
 	asked atomic.Pointer[request]
 	done  chan struct{} // closed when the client has ended
 	end   error
@@ -98,25 +101,25 @@ func startServer(ctx context.Context, fence, tmux, dir, screen, keys string) (*s
 	if prefix := filepath.Dir(filepath.Dir(tmux)); prefix != "/" && prefix != "/usr" {
 		args = append(args, "--read", prefix, "--why", "tmux lies there")
 	}
+	attached := make(chan struct{})
 	s := &server{
 		cmd: command(fence, append(args, "--", tmux, "-u", "-C", "-f", "tmux.conf", "-S", "socket",
 			"new-session", "-x", strconv.Itoa(Columns), "-y", strconv.Itoa(Rows), "exec sh -c "+quoted(pane)+" "+quoted(screen)+" "+quoted(keys))...),
-		said: apptainer.Tail{Most: 4 << 10}, free: make(chan struct{}, 1), done: make(chan struct{}), pid: -1,
+		said: apptainer.Tail{Most: 4 << 10}, last: attached, done: make(chan struct{}), pid: -1,
 	}
 	s.cmd.Env = append(s.cmd.Env, "HOME="+dir, "SHELL=/bin/sh")
-	s.cmd.Dir, s.cmd.Stderr = dir, &s.said
+	s.cmd.Dir, s.cmd.Stderr, s.cmd.WaitDelay = dir, &s.said, endTimeout
 	var err error
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
-	out, err := s.cmd.StdoutPipe()
-	if err != nil {
+	if s.out, err = s.cmd.StdoutPipe(); err != nil {
 		return nil, err
 	}
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
-	go s.listen(out)
+	go s.listen(attached)
 	// Not %output: what the pane prints comes from us.
 	answers, err := s.ask(ctx, "refresh-client -f no-output", "display-message -p '#{pid}'")
 	if err == nil {
@@ -140,6 +143,7 @@ type request struct {
 	word   string
 	n      int // commands
 	answer chan answer
+	over   chan struct{} // closed when it is answered
 }
 
 type answer struct {
@@ -148,20 +152,14 @@ type answer struct {
 }
 
 // ask has the server carry out commands, with nothing in between, and returns
-// what each said. It fails as a whole.
+// what each said. It fails as a whole. At the end of ctx nobody waits for the
+// answer any more, but they are carried out, before all that is asked later.
 //
 // What a pane shows stands in the answer as it is, and may look like the end of
 // it. So each command is followed by another that prints a word which nobody
 // else can know.
 func (s *server) ask(ctx context.Context, commands ...string) ([]string, error) {
-	select {
-	case <-s.free:
-	case <-s.done:
-		return nil, s.why()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	q := &request{rand.Text(), len(commands), make(chan answer, 1)}
+	q := &request{rand.Text(), len(commands), make(chan answer, 1), make(chan struct{})}
 	var text strings.Builder
 	for i, c := range commands {
 		if i > 0 {
@@ -171,14 +169,25 @@ func (s *server) ask(ctx context.Context, commands ...string) ([]string, error) 
 	}
 	// Where one fails, those behind it are left out, but not the next line.
 	fmt.Fprintf(&text, "\ndisplay-message -p %s\n", q.word)
-	s.asked.Store(q)
-	go io.WriteString(s.in, text.String()) // if it cannot be written, the client has ended
+	s.mu.Lock()
+	before := s.last
+	s.last = q.over
+	s.mu.Unlock()
+	go func() {
+		select {
+		case <-before:
+		case <-s.done:
+			return
+		}
+		s.asked.Store(q)
+		_, _ = io.WriteString(s.in, text.String()) // if it cannot be written, the client has ended
+	}()
 	select {
 	case a := <-q.answer:
 		return a.texts, a.err
 	case <-s.done:
 		return nil, s.why()
-	case <-ctx.Done(): // the answer comes, to nobody, and then others can ask
+	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
@@ -188,22 +197,22 @@ func (s *server) why() error {
 	return &Error{Message: "tmux, which keeps the terminal, has ended under its fence: " + apptainer.LastWords(s.said.String(), s.end), Hint: "fence check says what this node lacks"}
 }
 
-// attached is what the client says when it has a session. On a busy node tmux
+// attachment is what the client says when it has a session. On a busy node tmux
 // reads lines before that, and "no current client" is its answer.
-const attached = "%session-changed "
+const attachment = "%session-changed "
 
-// listen reads answers until the client ends. Nobody can ask before it is
-// attached.
-func (s *server) listen(out io.Reader) {
-	r := bufio.NewReaderSize(out, 64<<10)
+// listen reads answers until the client ends. attached is closed when it has a
+// session, before which nobody asks.
+func (s *server) listen(attached chan<- struct{}) {
+	r := bufio.NewReaderSize(s.out, 64<<10)
 	for began := false; ; {
 		line, err := r.ReadString('\n')
 		if err != nil {
 			break
 		}
-		if !began && strings.HasPrefix(line, attached) {
+		if !began && strings.HasPrefix(line, attachment) {
 			began = true
-			s.free <- struct{}{}
+			close(attached)
 		}
 		q := s.asked.Load()
 		if q == nil {
@@ -215,7 +224,7 @@ func (s *server) listen(out io.Reader) {
 		}
 		s.asked.Store(nil)
 		q.answer <- answer{texts, err}
-		s.free <- struct{}{}
+		close(q.over)
 	}
 	s.end = s.cmd.Wait()
 	close(s.done)
@@ -273,23 +282,25 @@ func block(section []string) (string, error) {
 	return "", errors.New("tmux has not answered")
 }
 
-// endTimeout is for a server that was told to end, which takes milliseconds.
+// endTimeout is for a process that was killed, which takes milliseconds.
 const endTimeout = 5 * time.Second
 
-// close ends the server and waits for it.
+// close kills the client and the server and waits for them. Neither is asked to
+// end: one that stands still would never do it. What runs in the pane ends with its
+// terminal.
 func (s *server) close() error {
-	_, _ = io.WriteString(s.in, "kill-server\n")
 	s.in.Close()
-	if s.pid >= 0 {
-		defer unix.Close(s.pid)
-		ended := []unix.PollFd{{Fd: int32(s.pid), Events: unix.POLLIN}}
-		if n, err := poll(ended, endTimeout); n == 0 || err != nil {
-			_ = unix.PidfdSendSignal(s.pid, unix.SIGKILL, nil, 0)
-		}
-	}
-	kill := time.AfterFunc(endTimeout, func() { s.cmd.Process.Kill() })
-	defer kill.Stop()
+	s.out.Close() // the server has its other end, too
+	_ = s.cmd.Process.Kill()
 	<-s.done
+	if s.pid < 0 { // it has only just begun, and ends without a client
+		return nil
+	}
+	defer unix.Close(s.pid)
+	_ = unix.PidfdSendSignal(s.pid, unix.SIGKILL, nil, 0)
+	if n, err := poll([]unix.PollFd{{Fd: int32(s.pid), Events: unix.POLLIN}}, endTimeout); n == 0 {
+		return fmt.Errorf("tmux was killed and has not ended: %v", err)
+	}
 	return nil
 }
 

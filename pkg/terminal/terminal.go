@@ -64,8 +64,13 @@ type Terminal struct {
 	notes []string
 }
 
-// shell is bash as a login shell, as Terminus-2 has it, else sh.
-var shell = []string{"/bin/sh", "-c", `unset PS1; for sh in /bin/bash /usr/bin/bash /usr/local/bin/bash; do [ -x $sh ] && SHELL=$sh exec $sh --login; done; SHELL=/bin/sh exec /bin/sh`}
+// shell is bash as a login shell, as Terminus-2 has it, else sh. Where the image
+// sets no locale (then Apptainer says LANG=C) and has C.UTF-8, it is that. In the
+// locale C bash takes the bytes of é for keys with Meta, if they are the first that
+// it reads at once; one of them searches the history.
+var shell = []string{"/bin/sh", "-c", `unset PS1
+case $LC_ALL$LC_CTYPE$LANG in '' | C) for dir in /usr/lib/locale/C.[uU]*8; do [ ! -d $dir ] || export LANG=C.UTF-8; done ;; esac
+for sh in /bin/bash /usr/bin/bash /usr/local/bin/bash; do [ -x $sh ] && SHELL=$sh exec $sh --login; done; SHELL=/bin/sh exec /bin/sh`}
 
 // Start starts a terminal, and in it a shell in the agent's domain. The end of
 // ctx is that of the start only: the shell, and what was started in it, live
@@ -153,7 +158,7 @@ func (t *Terminal) prompt(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := t.pause(ctx, 5*time.Millisecond); err != nil {
+		if err := t.Send(ctx, "", 5*time.Millisecond); err != nil {
 			return nil
 		}
 	}
@@ -198,37 +203,30 @@ func (t *Terminal) gone() error {
 	}
 }
 
-// pause waits, at most to the end of the context or the terminal.
-func (t *Terminal) pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-t.ended:
-		return t.gone()
-	case <-t.tmux.done:
-		return t.gone()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// Send types, and returns when wait is over since it was called; see
+// Send types, and returns when wait is over since it was called, whether tmux has
+// got to it by then or is still busy with what a program prints; see
 // terminus.Terminal.
 func (t *Terminal) Send(ctx context.Context, keys string, wait time.Duration) error {
-	began := time.Now()
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
 	if err := t.gone(); err != nil {
 		return err
 	}
 	commands, notes := typed(keys)
 	t.notes = append(t.notes, notes...)
 	if len(commands) > 0 {
-		if _, err := t.ask(ctx, commands...); err != nil {
+		if _, err := t.ask(waiting, commands...); err != nil && waiting.Err() == nil {
 			return err
 		}
 	}
-	return t.pause(ctx, wait-time.Since(began))
+	select {
+	case <-t.ended:
+		return t.gone()
+	case <-t.tmux.done:
+		return t.gone()
+	case <-waiting.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // ask asks tmux; that the shell has ended goes before what tmux says.

@@ -2,10 +2,19 @@ package terminal
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"os/exec"
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"fence/pkg/terminus"
 )
@@ -170,5 +179,116 @@ func TestRecent(t *testing.T) {
 		if recent(version) != want {
 			t.Errorf("%q: %v", version, !want)
 		}
+	}
+}
+
+// busy is a tmux that takes a while over all that it is asked, and what it was asked.
+func busy(t *testing.T, takes time.Duration) (*server, *[]string) {
+	asks, in := io.Pipe()
+	out, answers := io.Pipe()
+	s := &server{cmd: &exec.Cmd{}, in: in, out: out, done: make(chan struct{}), pid: -1}
+	asked, ended := &[]string{}, make(chan struct{})
+	t.Cleanup(func() { in.Close(); <-ended; <-s.done })
+	go s.listen()
+	go func() {
+		defer close(ended)
+		defer answers.Close()
+		for lines := bufio.NewScanner(asks); lines.Scan(); {
+			time.Sleep(takes / 2)
+			for command := range strings.SplitSeq(lines.Text(), " ; ") {
+				word, own := strings.CutPrefix(command, "display-message -p ")
+				if !own {
+					*asked = append(*asked, command)
+				}
+				if _, err := fmt.Fprintf(answers, "%%begin 1 1 1\n%s\n%%end 1 1 1\n", word); err != nil {
+					return
+				}
+			}
+		}
+	}()
+	return s, asked
+}
+
+// A wait is as long as it was asked for, however long tmux takes; what was typed
+// meanwhile is typed, in its order.
+func TestSend_Waits(t *testing.T) {
+	for name, c := range map[string]struct {
+		keys         string
+		takes, ends  time.Duration // of tmux; when the shell ends
+		stopped, end time.Duration // when the agent's time is over; when Send returns
+		err          error
+	}{
+		"nothing typed":    {"", 0, time.Hour, time.Hour, 5 * time.Second, nil},
+		"at once":          {"x", 0, time.Hour, time.Hour, 5 * time.Second, nil},
+		"within the wait":  {"x", 4 * time.Second, time.Hour, time.Hour, 5 * time.Second, nil},
+		"tmux is busy":     {"x", 10 * time.Minute, time.Hour, time.Hour, 5 * time.Second, nil},
+		"the shell ends":   {"x", 0, 3 * time.Second, time.Hour, 3 * time.Second, terminus.ErrGone},
+		"the time is over": {"x", 10 * time.Minute, time.Hour, 2 * time.Second, 2 * time.Second, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, asked := busy(t, c.takes)
+				term := &Terminal{tmux: s, ended: make(chan struct{})}
+				time.AfterFunc(c.ends, func() { close(term.ended) })
+				ctx, cancel := context.WithTimeout(t.Context(), c.stopped)
+				defer cancel()
+				began := time.Now()
+				if err := term.Send(ctx, c.keys, 5*time.Second); !errors.Is(err, c.err) {
+					t.Errorf("%v, want %v", err, c.err)
+				}
+				if took := time.Since(began); took != c.end {
+					t.Errorf("took %s, want %s", took, c.end)
+				}
+				if c.err != nil {
+					return
+				}
+				var want []string
+				if c.keys != "" {
+					want = []string{literal(c.keys)}
+				}
+				for _, keys := range []string{"y", "z"} {
+					began := time.Now()
+					if err := term.Send(ctx, keys, 0); err != nil || time.Since(began) != 0 {
+						t.Errorf("%v after %s", err, time.Since(began))
+					}
+					want = append(want, literal(keys))
+				}
+				if _, err := term.Screen(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if got := (*asked)[:len(*asked)-1]; !reflect.DeepEqual(got, want) {
+					t.Errorf("typed %q, want %q", got, want)
+				}
+			})
+		})
+	}
+}
+
+// One that reads nothing, and whose pipe is full, is ended as any.
+func TestClose_StandsStill(t *testing.T) {
+	s := &server{cmd: exec.Command("sleep", "1000"), done: make(chan struct{}), pid: -1}
+	var err [3]error
+	s.in, err[0] = s.cmd.StdinPipe()
+	s.out, err[1] = s.cmd.StdoutPipe()
+	err[2] = s.cmd.Start()
+	if err := errors.Join(err[:]...); err != nil {
+		t.Fatal(err)
+	}
+	go s.listen()
+	pipe, failed := s.in.(*os.File).SyscallConn()
+	if failed == nil {
+		failed = pipe.Write(func(fd uintptr) bool {
+			for {
+				if _, err := unix.Write(int(fd), make([]byte, 4096)); err == unix.EAGAIN {
+					return true
+				}
+			}
+		})
+	}
+	if failed != nil {
+		t.Fatal(failed)
+	}
+	if err := s.close(); err != nil {
+		t.Error(err)
 	}
 }

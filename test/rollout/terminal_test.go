@@ -5,12 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"fence/pkg/box"
 	"fence/pkg/terminal"
@@ -141,7 +145,8 @@ func TestTerminal_Output(t *testing.T) {
 		{"a wrapped line", "printf '0123456789%.0s' {1..50}; echo\n", has("0123456789\n$"), "$ printf '0123456789%.0s' {1..50}; echo\n" + long + "\n$", false},
 		{"a wrapped command", "echo " + long + " | wc -c\n", prompts("501"), "$ echo " + long + " | wc -c\n501\n$", false},
 		{"half a line", "echo ab", has("$ echo ab"), "$ echo ab", false},
-		{"the other half", "c\n", prompts("abc"), "$ echo abc\nabc\n$", false},
+		{"characters that come alone", "é日🎉", has("$ echo abé日🎉"), "$ echo abé日🎉", false},
+		{"the other half", "c\n", prompts("abé日🎉c"), "$ echo abé日🎉c\nabé日🎉c\n$", false},
 		{"cleared", "clear; echo tw'o'\n", func(s string) bool { return s == "two\n$" }, "two\n$", true},
 		{"cleared, history and all kept", "printf '\\033[H\\033[2J'; echo thr'e'e\n", func(s string) bool { return s == "three\n$" }, "$ printf '\\033[H\\033[2J'; echo thr'e'e\nthree\n$", false},
 		{"reset, history and all kept", "printf '\\033c'; echo fo'u'r\n", func(s string) bool { return s == "four\n$" }, "$ printf '\\033c'; echo fo'u'r\nfour\n$", false},
@@ -320,6 +325,16 @@ func TestTerminal_LongInput(t *testing.T) {
 	if len(out.Notes) != 1 || !strings.Contains(out.Notes[0], "4095") {
 		t.Errorf("a line of 24,000 bytes: notes %q", out.Notes)
 	}
+	// What a program that reads lines gets. Not what is to be seen of it: the kernel
+	// keeps the last of an echo back until somebody types or prints again.
+	s.enter("clear; cat >/tmp/g; ec''ho ended\n", func(s string) bool { return s == "" })
+	if err := s.Send(t.Context(), long+"\nnext C-d\n", 0); err != nil {
+		t.Fatal(err)
+	}
+	s.enter("C-d", prompts("ended"))
+	if got, want := s.sh(box.Agent, "cat /tmp/g"), long[:4095]+"\nnext C-d\n"; got != want {
+		t.Errorf("cat got %s, want %s", short(got), short(want))
+	}
 }
 
 // Where the image has no bash, its sh is the shell. The model's server and all
@@ -344,6 +359,124 @@ func TestTerminal_Ends(t *testing.T) {
 	if err := again.Send(t.Context(), "", time.Hour); !errors.Is(err, terminus.ErrGone) {
 		t.Errorf("after the end of the shell: %v", err)
 	}
+	// A tmux that stands still, and has been asked more than it has room for.
+	stuck := openTerminalIn(t, s.running)
+	pids := stuck.tmuxes()
+	for _, pid := range pids {
+		if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := stuck.Send(t.Context(), strings.Repeat("x", 100_000), 0); err != nil {
+		t.Error(err)
+	}
+	if err := stuck.Terminal.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, pid := range pids {
+		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); len(line) > 0 {
+			t.Errorf("%q is still there", line)
+		}
+	}
+}
+
+// tmuxes are the processes of the terminal's tmux: its client and its server.
+func (s *screen) tmuxes() (pids []int) {
+	s.t.Helper()
+	out, err := exec.Command("pgrep", "-f", "tmux.*"+s.dir).Output()
+	for _, f := range strings.Fields(string(out)) {
+		pid, _ := strconv.Atoi(f)
+		pids = append(pids, pid)
+	}
+	if err != nil || len(pids) != 2 {
+		s.t.Fatalf("tmux of %s on the node: %v, %v", s.dir, pids, err)
+	}
+	return pids
+}
+
+// Whoever were to take over the tmux of a terminal, by what a program prints, would
+// have its folder. The control is a tmux as a person starts it.
+func TestTerminal_TmuxIsFenced(t *testing.T) {
+	if !asUser(t) {
+		return
+	}
+	s := openTerminal(t, "busybox")
+	around := filepath.Dir(s.dir)
+	canary := filepath.Join(around, "canary")
+	if err := os.WriteFile(canary, []byte("yes\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	free := filepath.Join(around, "free")
+	if out, err := exec.Command("tmux", "-S", free, "-f", "/dev/null", "new-session", "-d", "exec sleep 1000").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	defer func() { _ = exec.Command("tmux", "-S", free, "kill-server").Run() }()
+	can := func(socket, script string) bool {
+		return exec.Command("tmux", "-S", socket, "run-shell", "("+script+") >/dev/null 2>&1").Run() == nil
+	}
+	own := filepath.Join(s.dir, "socket")
+	for script, want := range map[string]bool{
+		"cat /etc/passwd":                           true,
+		"echo >" + filepath.Join(s.dir, "made"):     true,
+		"cat " + canary:                             false,
+		"ls " + s.o.Scratch:                         false,
+		"ls -A " + bed.Person(t).Home + " | grep .": false,
+		"echo >" + filepath.Join(around, "made"):    false,
+		"echo >/var/tmp/" + filepath.Base(around):   false,
+		"tmux -S " + free + " list-sessions":        false,
+		fmt.Sprintf("bash -c 'exec 3<>/dev/tcp/127.0.0.1/%d'", listener.Addr().(*net.TCPAddr).Port): false,
+		fmt.Sprintf("cat /proc/%d/environ", os.Getpid()):                                            false,
+		fmt.Sprintf("kill -0 %d", os.Getpid()):                                                      false,
+	} {
+		if can(own, script) != want {
+			t.Errorf("under fence, %s: %v", script, !want)
+		}
+		if !can(free, script) {
+			t.Errorf("the control cannot %s", script)
+		}
+	}
+	_ = os.Remove("/var/tmp/" + filepath.Base(around))
+	// The kernel's word for it: the client, the server, and what runs in the pane.
+	pids := s.tmuxes()
+	for _, pid := range pids {
+		below, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+		for _, f := range strings.Fields(string(below)) {
+			child, _ := strconv.Atoi(f)
+			pids = append(pids, child)
+		}
+	}
+	if len(pids) < 3 {
+		t.Errorf("nothing runs in the pane: %v", pids)
+	}
+	for _, pid := range pids {
+		if got := restricted(t, pid); got != "1 2" {
+			t.Errorf("NoNewPrivs and Seccomp of %d are %s", pid, got)
+		}
+	}
+	if restricted(t, os.Getpid()) == "1 2" {
+		t.Error("the control: this process is restricted, too")
+	}
+}
+
+// restricted is what /proc says of a process: NoNewPrivs and Seccomp.
+func restricted(t *testing.T, pid int) string {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for line := range strings.Lines(string(status)) {
+		if name, value, _ := strings.Cut(line, ":"); name == "NoNewPrivs" || name == "Seccomp" {
+			found = append(found, strings.TrimSpace(value))
+		}
+	}
+	return strings.Join(found, " ")
 }
 
 // The shell has nothing of the tmux within reach that keeps its screen, and can
@@ -354,19 +487,21 @@ func TestTerminal_OutOfReach(t *testing.T) {
 	}
 	s := openTerminal(t, "debian")
 	s.begin()
-	tmux, err := exec.Command("pgrep", "-f", "tmux.*"+s.dir).Output()
-	if err != nil {
-		t.Fatalf("the control: no tmux of %s on the node: %v", s.dir, err)
+	pid := strconv.Itoa(s.tmuxes()[0])
+	const sti = `perl -e '$x = "x"; print ioctl(STDIN, 0x5412, $x) ? "typed" : $! + 0, "\n"'` // TIOCSTI
+	// Without a fence it is done, or refused by the kernel with EIO (dev.tty.legacy_tiocsti).
+	if out, err := exec.Command("script", "-qec", sti, "/dev/null").Output(); err != nil || !bytes.Contains(out, []byte("typed")) && strings.TrimSpace(string(out)) != "5" {
+		t.Errorf("the control: TIOCSTI on the node: %v, %q", err, out)
 	}
-	pid := strings.Fields(string(tmux))[0]
 	for keys, want := range map[string]string{
-		"cat /proc/[0-9]*/comm | grep -c tmux; ec''ho .\n":                                             "0\n.",
-		"cat /proc/" + pid + "/comm 2>&1 | grep -c tmux; ec''ho .\n":                                   "0\n.",
-		"env | grep -c -e TMUX -e " + s.dir + "; ec''ho .\n":                                           "0\n.",
-		"ls " + s.dir + " 2>&1 | grep -c 'No such file'; ec''ho .\n":                                   "1\n.",
-		"mount | grep -c " + filepath.Base(s.dir) + "; ec''ho .\n":                                     "0\n.",
-		"tmux -S " + s.dir + "/socket kill-server 2>&1 | grep -c 'error connecting'; ec''ho .\n":       "1\n.",
-		`perl -e '$x = "x"; print ioctl(STDIN, 0x5412, $x) ? "typed" : $! + 0, "\n"'; ec''ho .` + "\n": "1\n.", // TIOCSTI: EPERM
+		"cat /proc/[0-9]*/comm | grep -c tmux; ec''ho .\n":                                       "0\n.",
+		"cat /proc/" + pid + "/comm 2>&1 | grep -c tmux; ec''ho .\n":                             "0\n.",
+		"env | grep -c -e TMUX -e " + s.dir + "; ec''ho .\n":                                     "0\n.",
+		"ls " + s.dir + " 2>&1 | grep -c 'No such file'; ec''ho .\n":                             "1\n.",
+		"mount | grep -c " + filepath.Base(s.dir) + "; ec''ho .\n":                               "0\n.",
+		"tmux -S " + s.dir + "/socket kill-server 2>&1 | grep -c 'error connecting'; ec''ho .\n": "1\n.",
+		"stty size; ec''ho .\n": "40 160\n.",
+		sti + "; ec''ho .\n":    "1\n.", // EPERM
 	} {
 		s.enter("clear\n", func(s string) bool { return s == "$" })
 		out := s.enter(keys, prompts("."))
