@@ -79,8 +79,9 @@ func TestServer_Key(t *testing.T) {
 			if got := s.Requests()[0].Header.Get("Authorization"); got != "Bearer "+key {
 				t.Errorf("the control: sent is %q", got)
 			}
-			if got := strings.Join(<-with, ", "); got != c.holds {
-				t.Errorf("while it runs the key is in: %s; want %q", got, c.holds)
+			close(with)
+			if found, ok := <-with; !ok || strings.Join(found, ", ") != c.holds {
+				t.Errorf("while it runs the key is in: %s; want %q", found, c.holds)
 			}
 			if at := written(p.path("out"), key); len(at) > 0 || strings.Contains(r.stderr, key) {
 				t.Errorf("the key is in %s, or in\n%s", at, r.stderr)

@@ -105,7 +105,7 @@ func TestTerminus(t *testing.T) {
 			"no-key":         {"", all(ms.Status(http.StatusUnauthorized, `{}`)), want{"model_auth", "error", 0}},
 		}},
 		"capped": {"--time-cap 5s --total-token-cap 4000", cases{
-			"hangs":        {"", all(ms.Hang), want{"0", "time_cap", 0}},
+			"hangs":        {"[agent]\ntimeout_sec = 1000\n", all(ms.Hang), want{"0", "time_cap", 0}},
 			"total-tokens": {"", then(fills), want{"1", "token_cap", some}},
 		}},
 		"full": {"--no-summarize", cases{
@@ -140,6 +140,9 @@ func TestTerminus(t *testing.T) {
 				}
 				if m := rec.AgentInfo.ModelInfo; m == nil || m.Name != "m" {
 					t.Errorf("%s: the model is %+v", name, m)
+				}
+				if e := rec.ExceptionInfo; rec.Agent.Stop == "time_cap" && (e == nil || strings.Contains(e.Message, "16m40s")) {
+					t.Errorf("%s was ended: %+v", name, e)
 				}
 				if n := rec.AgentResult.Metadata["hand_overs"]; (n != 0.0) != (name == "too-long" || name == "summarises") {
 					t.Errorf("%s is handed over %v times", name, n)
