@@ -32,7 +32,7 @@ func modelFlags() []urfave.Flag {
 		&urfave.StringFlag{Name: "api-base", Usage: "the model's server: `URL` (http://HOST:PORT/v1), or unix:PATH"},
 		&urfave.StringFlag{Name: "api-key-file", Usage: "the server's key is in `FILE`"},
 		&urfave.StringFlag{Name: "api-key-env", Usage: "the server's key is in the variable `NAME`"},
-		&urfave.DurationFlag{Name: "api-wait", Usage: "wait for a server that is not there yet or is gone, for `TIME`", Value: 10 * time.Minute},
+		&urfave.DurationFlag{Name: "api-wait", Usage: "wait for a server that is not there yet or is gone, for `TIME`; 0 is not at all", Value: 10 * time.Minute},
 		&urfave.IntFlag{Name: "max-turns", Usage: "end the agent after `N` replies; 0 is no cap", Value: 30},
 		&urfave.DurationFlag{Name: "time-cap", Usage: "end the agent after `TIME`; a task's own time counts where it is less; 0 is no cap", Value: 30 * time.Minute},
 		&urfave.IntFlag{Name: "max-output-tokens", Usage: "at most `N` tokens in a reply", DefaultText: "the server's"},
@@ -88,8 +88,10 @@ func newTerminus(ctx context.Context, c *urfave.Context, j *setup) (*terminusAge
 			return nil, cli.Usagef("", "--%s: %d is less than none", flag, c.Int(flag))
 		}
 	}
-	if c.Duration("time-cap") < 0 {
-		return nil, cli.Usagef("--time-cap 30m", "--time-cap: %s is less than none", c.Duration("time-cap"))
+	for _, flag := range []string{"time-cap", "api-wait"} {
+		if c.Duration(flag) < 0 {
+			return nil, cli.Usagef("--"+flag+" 30m", "--%s: %s is less than none", flag, c.Duration(flag))
+		}
 	}
 	var err error
 	if a.desk, err = newDesk(c, j); err != nil {

@@ -44,7 +44,7 @@ type Options struct {
 	Details bool
 
 	Timeout  time.Duration // of one try, from the first byte out to the last one in; 0 is 10 minutes
-	Patience time.Duration // with a server that is busy or gone, since the first try of a call; 0 is 10 minutes
+	Patience time.Duration // with a server that is busy or gone, since the first try of a call; 0 is none
 	MaxBytes int64         // of a reply; 0 is 64 MiB
 
 	Log   *slog.Logger                               // nil discards
@@ -94,7 +94,6 @@ var reserved = []string{"model", "messages", "stream", "n", "logprobs", "return_
 func New(o Options) (*Client, error) {
 	o.Name = strings.TrimPrefix(o.Name, "hosted_vllm/")
 	o.Timeout = cmp.Or(o.Timeout, 10*time.Minute)
-	o.Patience = cmp.Or(o.Patience, 10*time.Minute)
 	o.MaxBytes = cmp.Or(o.MaxBytes, 64<<20)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

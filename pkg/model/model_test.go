@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,9 +30,7 @@ func client(t *testing.T, o model.Options) *model.Client {
 		clock := registrytest.NewClock(time.Unix(1e9, 0))
 		o.Now, o.Sleep = clock.Now, clock.Sleep
 	}
-	if o.Name == "" {
-		o.Name = "m"
-	}
+	o.Name, o.Patience = cmp.Or(o.Name, "m"), cmp.Or(o.Patience, 10*time.Minute)
 	c, err := model.New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -284,6 +283,14 @@ func TestAServerThatStaysAway(t *testing.T) {
 	var e *model.Error
 	if !errors.As(err, &e) || e.Class != model.ServerGone || e.Tries < 8 || e.Hint == "" || !strings.Contains(e.Message, "connection refused") {
 		t.Errorf("%+v", e)
+	}
+	// With no patience it is asked once.
+	c, err := model.New(model.Options{Base: srv.Base, Name: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Chat(t.Context(), hello); !errors.As(err, &e) || e.Class != model.ServerGone || e.Tries != 1 {
+		t.Errorf("without patience: %+v", e)
 	}
 }
 

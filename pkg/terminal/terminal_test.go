@@ -186,13 +186,17 @@ func TestRecent(t *testing.T) {
 func busy(t *testing.T, takes time.Duration) (*server, *[]string) {
 	asks, in := io.Pipe()
 	out, answers := io.Pipe()
-	s := &server{cmd: &exec.Cmd{}, in: in, out: out, done: make(chan struct{}), pid: -1}
+	attached := make(chan struct{})
+	s := &server{cmd: &exec.Cmd{}, in: in, out: out, last: attached, done: make(chan struct{}), pid: -1}
 	asked, ended := &[]string{}, make(chan struct{})
 	t.Cleanup(func() { in.Close(); <-ended; <-s.done })
-	go s.listen()
+	go s.listen(attached)
 	go func() {
 		defer close(ended)
 		defer answers.Close()
+		if _, err := io.WriteString(answers, attachment+"$0 it\n"); err != nil {
+			return
+		}
 		for lines := bufio.NewScanner(asks); lines.Scan(); {
 			time.Sleep(takes / 2)
 			for command := range strings.SplitSeq(lines.Text(), " ; ") {
@@ -266,7 +270,9 @@ func TestSend_Waits(t *testing.T) {
 
 // One that reads nothing, and whose pipe is full, is ended as any.
 func TestClose_StandsStill(t *testing.T) {
-	s := &server{cmd: exec.Command("sleep", "1000"), done: make(chan struct{}), pid: -1}
+	attached := make(chan struct{})
+	close(attached)
+	s := &server{cmd: exec.Command("sleep", "1000"), last: attached, done: make(chan struct{}), pid: -1}
 	var err [3]error
 	s.in, err[0] = s.cmd.StdinPipe()
 	s.out, err[1] = s.cmd.StdoutPipe()
@@ -274,7 +280,7 @@ func TestClose_StandsStill(t *testing.T) {
 	if err := errors.Join(err[:]...); err != nil {
 		t.Fatal(err)
 	}
-	go s.listen()
+	go s.listen(nil)
 	pipe, failed := s.in.(*os.File).SyscallConn()
 	if failed == nil {
 		failed = pipe.Write(func(fd uintptr) bool {

@@ -72,7 +72,7 @@ func (e *episode) run(t *testing.T, ctx context.Context, o terminus.Options, mo 
 		e.term = &terminal{}
 	}
 	clock := registrytest.NewClock(time.Unix(1e9, 0))
-	mo.Base, mo.Name, mo.Details, mo.Now, mo.Sleep = e.srv.Base, "m", true, clock.Now, clock.Sleep
+	mo.Base, mo.Name, mo.Details, mo.Patience, mo.Now, mo.Sleep = e.srv.Base, "m", true, 10*time.Minute, clock.Now, clock.Sleep
 	m, err := model.New(mo)
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"fence/pkg/box"
 	"fence/pkg/result"
@@ -230,15 +231,15 @@ func emptied(dirs ...string) []string {
 func (r *run) act(ctx context.Context, p part, dir string, end *result.StepResult) error {
 	r.acted = true
 	end.AgentResult = &result.AgentResult{RolloutDetails: nil}
-	timeout := scale(p.agent.Timeout, r.Times.Agent)
+	began := time.Now()
 	var err error
 	end.Agent, err = r.Agent.Run(ctx, Env{
-		Box: r.boxOf(p.agent.User), Instruction: p.instruction, Timeout: timeout, Dir: filepath.Join(dir, "agent"), Log: r.say,
+		Box: r.boxOf(p.agent.User), Instruction: p.instruction, Timeout: scale(p.agent.Timeout, r.Times.Agent), Dir: filepath.Join(dir, "agent"), Log: r.say,
 		Solution: p.solution, SolutionEnv: r.Spec.SolutionEnv, Used: end.AgentResult,
 	})
 	r.say("agent: %s", end.Agent.Stop)
 	if end.Agent.Stop == "time_cap" {
-		end.ExceptionInfo = r.exception("AgentTimeoutError", fmt.Sprintf("the agent was ended after %v", timeout))
+		end.ExceptionInfo = r.exception("AgentTimeoutError", fmt.Sprintf("the agent was ended after %v", time.Since(began).Round(time.Second)))
 	}
 	if err == nil {
 		return nil

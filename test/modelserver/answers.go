@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Turn is a reply in the agent's protocol. Each of keys is a command that is
@@ -134,6 +135,25 @@ func Within(limit int, inner Answer) Answer {
 		}
 		inner(w, r)
 	}
+}
+
+// Each has a script for each of several conversations that go on at once: for
+// that whose first message has the words. Its last answer is given for ever.
+func Each(scripts map[string][]Answer) Answer {
+	var mu sync.Mutex
+	given := map[string]int{}
+	next := func(first string) Answer {
+		mu.Lock()
+		defer mu.Unlock()
+		for words, script := range scripts {
+			if strings.Contains(first, words) {
+				given[words]++
+				return script[min(given[words], len(script))-1]
+			}
+		}
+		return Status(http.StatusTeapot, `{"error":{"message":"a conversation without a script"}}`)
+	}
+	return func(w http.ResponseWriter, r Request) { next(r.Messages[0].Content)(w, r) }
 }
 
 // Hang never answers.

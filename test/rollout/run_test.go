@@ -67,11 +67,14 @@ func (p *place) mkdir(name string) {
 func (p *place) task(name, solve, test, settings string) {
 	p.t.Helper()
 	for file, text := range map[string]string{
-		"task.toml": settings, "instruction.md": "Do it.\n", "environment/Dockerfile": "FROM busybox:1\n", "solution/solve.sh": "#!/bin/sh\n" + solve, "tests/test.sh": "#!/bin/sh\n" + test,
+		"task.toml": settings, "instruction.md": asks(name) + "\n", "environment/Dockerfile": "FROM busybox:1\n", "solution/solve.sh": "#!/bin/sh\n" + solve, "tests/test.sh": "#!/bin/sh\n" + test,
 	} {
 		p.write(filepath.Join("tasks", name, file), text)
 	}
 }
+
+// asks are words of a task's instruction that no other has.
+func asks(name string) string { return "The task is " + name + "." }
 
 // write makes a file, and its folder.
 func (p *place) write(name, text string) {
@@ -114,11 +117,15 @@ type ran struct {
 	records map[string]result.Trial // by agent and task
 }
 
-// run runs a command to its end.
+// run runs a command to its end. Who is given as its Stderr hears what it says.
 func (p *place) run(cmd *exec.Cmd) ran {
 	p.t.Helper()
 	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
+	cmd.Stdout = &out
+	if cmd.Stderr == nil {
+		cmd.Stderr = io.Discard
+	}
+	cmd.Stderr = io.MultiWriter(&said, cmd.Stderr)
 	err := cmd.Run()
 	if cmd.ProcessState == nil {
 		p.t.Fatal(err)
