@@ -106,6 +106,8 @@ func runCommand(c *urfave.Context) error {
 				return cli.Usagef("--agent terminus", "--%s is for a model, and %s is none", flag, name)
 			}
 		}
+	} else if err := checkModel(c); err != nil {
+		return err
 	}
 	j, err := newJob(c)
 	if err != nil {

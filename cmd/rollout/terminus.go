@@ -72,33 +72,37 @@ type terminusAgent struct {
 	trial   string
 }
 
+// checkModel says what of a model's flags cannot be, before anything is made.
+func checkModel(c *urfave.Context) error {
+	if c.String("api-base") == "" {
+		return cli.Usagef("--api-base http://HOST:PORT/v1, or unix:PATH", "no server of a model is named")
+	}
+	for _, flag := range []string{"max-turns", "max-output-tokens", "output-token-cap", "total-token-cap", "context"} {
+		if c.Int(flag) < 0 {
+			return cli.Usagef("", "--%s: %d is less than none", flag, c.Int(flag))
+		}
+	}
+	for _, flag := range []string{"time-cap", "api-wait"} {
+		if c.Duration(flag) < 0 {
+			return cli.Usagef("--"+flag+" 30m", "--%s: %s is less than none", flag, c.Duration(flag))
+		}
+	}
+	return nil
+}
+
 // newTerminus reads the flags, and finds the server.
 func newTerminus(ctx context.Context, c *urfave.Context, j *setup) (*terminusAgent, error) {
-	base := c.String("api-base")
-	if base == "" {
-		return nil, cli.Usagef("--api-base http://HOST:PORT/v1, or unix:PATH", "no server of a model is named")
-	}
 	a := &terminusAgent{options: terminus.Options{
 		Caps:        terminus.Caps{Turns: c.Int("max-turns"), Time: c.Duration("time-cap"), OutputTokens: c.Int("output-token-cap"), TotalTokens: c.Int("total-token-cap")},
 		NoSummarize: c.Bool("no-summarize"), SendReasoning: c.Bool("send-reasoning"),
 		Log: slog.New(notices{}),
 	}}
-	for _, flag := range []string{"max-turns", "max-output-tokens", "output-token-cap", "total-token-cap", "context"} {
-		if c.Int(flag) < 0 {
-			return nil, cli.Usagef("", "--%s: %d is less than none", flag, c.Int(flag))
-		}
-	}
-	for _, flag := range []string{"time-cap", "api-wait"} {
-		if c.Duration(flag) < 0 {
-			return nil, cli.Usagef("--"+flag+" 30m", "--%s: %s is less than none", flag, c.Duration(flag))
-		}
-	}
 	var err error
 	if a.desk, err = newDesk(c, j); err != nil {
 		return nil, err
 	}
 	o := model.Options{
-		Base: base, Name: c.String("model"), Details: c.Bool("token-ids"), Patience: c.Duration("api-wait"), Log: a.options.Log,
+		Base: c.String("api-base"), Name: c.String("model"), Details: c.Bool("token-ids"), Patience: c.Duration("api-wait"), Log: a.options.Log,
 		Limits:   model.Limits{Context: c.Int("context"), Output: c.Int("max-output-tokens")},
 		Sampling: model.Sampling{MaxTokens: c.Int("max-output-tokens"), ReasoningEffort: c.String("reasoning-effort")},
 		Extra:    map[string]json.RawMessage{},

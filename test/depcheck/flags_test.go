@@ -16,7 +16,7 @@ import (
 )
 
 // foreign are flags of other programs that hints and pages name.
-var foreign = strings.Fields("array bind checksum expire fakeroot index-url no-deps no-mount no-sandbox overlay pid pre prune writable-tmpfs")
+var foreign = strings.Fields("array bind checksum expire fakeroot index-url mem no-deps no-mount no-sandbox overlay pid pre prune writable-tmpfs")
 
 // Every flag that a hint or a page tells people to give is one of the four
 // programs': its name stands as a string of its own in what declares them.
