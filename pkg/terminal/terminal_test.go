@@ -213,6 +213,35 @@ func busy(t *testing.T, takes time.Duration) (*server, *[]string) {
 	return s, asked
 }
 
+// What is asked before tmux has a client would be nobody's.
+func TestAsk_Attached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asks, in := io.Pipe()
+		out, answers := io.Pipe()
+		attached := make(chan struct{})
+		s := &server{cmd: &exec.Cmd{}, in: in, out: out, last: attached, done: make(chan struct{}), pid: -1}
+		go s.listen(attached)
+		for _, c := range []struct {
+			line  string
+			asked bool
+		}{{"%begin 1 0 0\n%end 1 0 0\n%sessions-changed\n", false}, {attachment + "$0 0\n", true}} {
+			if _, err := io.WriteString(answers, c.line); err != nil {
+				t.Fatal(err)
+			}
+			if !c.asked {
+				go s.ask(t.Context(), "refresh-client")
+			}
+			synctest.Wait()
+			if asked := s.asked.Load() != nil; asked != c.asked {
+				t.Errorf("after %q it is asked: %v", c.line, asked)
+			}
+		}
+		asks.Close()
+		answers.Close()
+		<-s.done
+	})
+}
+
 // A wait is as long as it was asked for, however long tmux takes; what was typed
 // meanwhile is typed, in its order.
 func TestSend_Waits(t *testing.T) {
