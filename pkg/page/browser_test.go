@@ -1,8 +1,10 @@
 package page
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -100,6 +102,15 @@ func TestBrowser_Replay(t *testing.T) {
 		p.Eval("[...document.querySelectorAll('.moments button')].find((b) => b.textContent === '"+name+"').click()", nil)
 		p.Until(screen + ".includes('" + has + "') && !" + screen + ".includes('" + hasNot + "')")
 	}
+	var marks struct {
+		Names []string
+		At    []float64
+		Now   string
+	}
+	p.Eval("({ Names: [...document.querySelectorAll('.moments button')].map((b) => b.textContent), Now: document.querySelector('.moments .now').textContent, At: [...document.querySelectorAll('.ticks i')].map((e) => parseFloat(e.style.left)) })", &marks)
+	if len(marks.Names) != 12 || marks.Names[11] != "turn 12" || marks.Now != "turn 12" || len(marks.At) != 12 || marks.At[0] != 0 || !slices.IsSorted(marks.At) || marks.At[11] >= 100 {
+		t.Errorf("the marks of turns are %+v", marks)
+	}
 	go1("turn 4", "turn-3", "turn-4")
 	go1("turn 9", "turn-8", "turn-9")
 	go1("turn 2", "turn-1", "turn-2")
@@ -114,7 +125,7 @@ func TestBrowser_Replay(t *testing.T) {
 	p.Until(screen + ".includes('turn-3') && !" + screen + ".includes('turn-4')")
 	var text string
 	p.Eval("document.getElementById('turn-3').innerText", &text)
-	for _, want := range []string{"turn 3", "+10s", "1002 tokens in, 50 out", "Plan: list the files", "echo turn-3\u23ce", "C-c", "New Terminal Output:"} {
+	for _, want := range []string{"turn 3", "+11s", "1002 tokens in, 50 out", "Plan: list the files", "echo turn-3\u23ce", "C-c", "New Terminal Output:"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("turn 3 has no %q: %s", want, text)
 		}
@@ -183,6 +194,50 @@ func TestBrowser_Hostile(t *testing.T) {
 	p.Eval("[...document.querySelectorAll('pre.output')].map((e) => e.textContent).join('')", &output)
 	if len(output) > 2*maxText || !strings.Contains(output, "^[[31m<b>x^[[31m<b>x") || !strings.Contains(output, "bytes are left out here") {
 		t.Errorf("a line of 5 MB: %d bytes, %.60q", len(output), output)
+	}
+	quiet(t, p)
+}
+
+// Every link of every page leads to a file that is there: from the list, from a
+// trial, and those of the scripts that they load.
+func TestPages_Links(t *testing.T) {
+	dir := t.TempDir()
+	in := run(3)
+	played(t, &in.Trials[1], t.TempDir(), 3, "")
+	if err := Write(dir, []report.Input{in}); err != nil {
+		t.Fatal(err)
+	}
+	p := browser.Open(t, 800, 600)
+	p.Go("file://" + dir + "/index.html")
+	p.Until("document.documentElement.dataset.ready !== undefined")
+	seen := map[string]bool{}
+	look := func(where string) {
+		t.Helper()
+		var links []string
+		p.Eval("[...document.querySelectorAll('[href], [src]')].map((e) => e.getAttribute('href') || e.getAttribute('src'))", &links)
+		for _, l := range links {
+			file := l
+			if n, ok := strings.CutPrefix(l, "#t="); ok {
+				file = "data/" + n + ".js"
+			}
+			if seen[l] = true; file == "#" || file == "" { // the list itself
+				continue
+			}
+			if st, err := os.Stat(filepath.Join(dir, file)); err != nil || !st.Mode().IsRegular() {
+				t.Errorf("%s: the link %s leads nowhere: %v", where, l, err)
+			}
+		}
+	}
+	look("the list")
+	for _, n := range []string{"0", "1", "2"} {
+		p.Eval("location.hash = 't="+n+"'", nil)
+		p.Until("document.documentElement.dataset.shown === '" + n + "'")
+		look("trial " + n)
+	}
+	for _, l := range []string{"#", "#t=0", "#t=1", "#t=2", "style.css", "xterm/xterm.js", "data/index.js", "data/1.js"} {
+		if !seen[l] {
+			t.Errorf("no page has the link %s, but %q", l, slices.Sorted(maps.Keys(seen)))
+		}
 	}
 	quiet(t, p)
 }

@@ -18,7 +18,8 @@ import (
 // turn is a step of a trajectory as it is shown.
 type turn struct {
 	Source   string   `json:"source"`
-	At       int64    `json:"at"` // milliseconds since 1970, 0 where nobody noted it
+	N        int      `json:"n,omitempty"` // of the agent's turns, from 1; 0 of what is none
+	At       int64    `json:"at"`          // milliseconds since 1970, 0 where nobody noted it
 	Message  string   `json:"message"`
 	Thoughts string   `json:"thoughts,omitempty"`
 	Calls    []action `json:"calls"`
@@ -120,11 +121,11 @@ func fromLog(path string) ([]turn, error) {
 		if x.Kind == trajectory.Act && (i == 0 || all[i-1].Kind != trajectory.Act) {
 			turns = append(turns, turn{Source: "user", At: at, End: at, Message: short(x.Prompt, maxText), Calls: []action{}})
 		}
-		t := turn{Source: "agent", At: at, Thoughts: short(x.Reasoning, maxText), Calls: []action{}, Seen: short(x.Output, maxText),
+		t := turn{Source: "agent", N: x.Turn, At: at, Thoughts: short(x.Reasoning, maxText), Calls: []action{}, Seen: short(x.Output, maxText),
 			Input: x.PromptTokens, Output: x.CompletionTokens, End: at + int64(1000*(x.ModelSec+x.TerminalSec)), Fence: x.Fence}
 		t.Message = strings.TrimSpace(x.Analysis + "\n\n" + x.Plan)
 		if x.Kind != trajectory.Act {
-			t.Source = "the conversation was too long: " + x.Kind
+			t.Source, t.N = "the conversation was too long: "+x.Kind, 0
 		}
 		if x.Error != "" || t.Message == "" {
 			t.Message = x.Reply
@@ -162,8 +163,13 @@ func fromATIF(path string) ([]turn, error) {
 		return nil, fmt.Errorf("%s is no trajectory: %w", path, err)
 	}
 	turns := []turn{}
+	nth := 0
 	for _, s := range doc.Steps {
 		t := turn{Source: s.Source, Message: short(string(s.Message), maxText), Thoughts: short(s.Reasoning, maxText), Calls: []action{}}
+		if s.Source == "agent" {
+			nth++
+			t.N = nth
+		}
 		if at, err := time.Parse(time.RFC3339Nano, s.Timestamp); err == nil {
 			t.At = at.UnixMilli()
 		}
