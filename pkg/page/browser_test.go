@@ -139,6 +139,64 @@ func TestBrowser_Replay(t *testing.T) {
 	quiet(t, p)
 }
 
+// What is written can be read, by day and by night, and a narrow window has no
+// need to be scrolled to the side.
+func TestBrowser_Legible(t *testing.T) {
+	dir := t.TempDir()
+	in := run(40)
+	played(t, &in.Trials[1], t.TempDir(), 12, "")
+	for i, agent := range []string{"nop", "nop", "oracle"} {
+		in.Trials[20+i].AgentInfo.Name, in.Trials[20+i].AgentInfo.ModelInfo = agent, nil
+	}
+	in.Trials[1].Warnings, in.Trials[1].Tainted = []string{"a warning"}, []result.Taint{{Path: "/usr/bin/python3", Why: "executed"}}
+	if err := Write(dir, []report.Input{in}); err != nil {
+		t.Fatal(err)
+	}
+	p := browser.Open(t, 1400, 1400)
+	p.Go("file://" + dir + "/index.html")
+	for _, scheme := range []string{"light", "dark"} {
+		p.Prefers(scheme)
+		for _, where := range []string{"list", "trial"} {
+			if where == "trial" {
+				p.Eval("location.hash = 't=1'", nil)
+				p.Until("!document.getElementById('one').hidden && document.documentElement.dataset.shown === '1'")
+			}
+			p.Wide(1400, 1400)
+			picture(p, scheme+"-"+where)
+			// WCAG 2.1, 1.4.3: the contrast of each text with what is behind it.
+			var pale []string
+			p.Eval(`(() => {
+				const light = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, k, i) => { const v = c[i] / 255; return sum + k * (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); }, 0);
+				const dot = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+				const mix = (colors) => { for (const c of colors) { dot.fillStyle = c; dot.fillRect(0, 0, 1, 1); } return dot.getImageData(0, 0, 1, 1).data; };
+				const pale = new Set(), walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+				for (let n = walk.nextNode(); n; n = walk.nextNode()) {
+					const e = n.parentElement;
+					if (!n.textContent.trim() || !e.checkVisibility() || e.closest(".xterm, select, button, input, noscript, script")) continue;
+					const behind = [];
+					for (let up = e; up; up = up.parentElement) behind.unshift(getComputedStyle(up).backgroundColor);
+					const back = light(mix(behind)), front = light(mix([...behind, e.namespaceURI.endsWith("svg") ? getComputedStyle(e).fill : getComputedStyle(e).color]));
+					const ratio = (Math.max(back, front) + 0.05) / (Math.min(back, front) + 0.05);
+					if (ratio < 4.5) pale.add(e.tagName + "." + (e.getAttribute("class") || "") + " " + ratio.toFixed(1) + " " + n.textContent.slice(0, 20));
+				}
+				return [...pale];
+			})()`, &pale)
+			if len(pale) > 0 {
+				t.Errorf("%s, %s: too pale are %q", scheme, where, pale)
+			}
+			p.Wide(420, 1400)
+			var over float64
+			if p.Eval("document.documentElement.scrollWidth - document.documentElement.clientWidth", &over); over > 0 {
+				t.Errorf("%s: a narrow window is %.0f pixels too narrow", where, over)
+			}
+			picture(p, scheme+"-narrow-"+where)
+		}
+		p.Eval("location.hash = ''", nil)
+		p.Until("!document.getElementById('list').hidden")
+	}
+	quiet(t, p)
+}
+
 // Nothing that is shown becomes markup, a script, a link or a request.
 func TestBrowser_Hostile(t *testing.T) {
 	dir := t.TempDir()

@@ -36,7 +36,7 @@ function notice(kind, title, ...lines) {
 function phases(all) {
   const end = Math.max(...all.map((p) => p.to), 0.001);
   if (all.length === 0) return null;
-  return h("table", { class: "bars" }, all.map((p) => h("tr", null, h("th", null, p.name),
+  return h("table", { class: "bars", "aria-label": "where the time went" }, h("caption", null, "Where the time went"), all.map((p) => h("tr", null, h("th", null, p.name),
     h("td", null, h("svg:svg", { viewBox: "0 0 1000 20", preserveAspectRatio: "none", class: "bar" },
       h("svg:rect", { x: 1000 * p.from / end, width: Math.max(3, 1000 * (p.to - p.from) / end), y: 4, height: 12, class: "fill phase" }))),
     h("td", { class: "n" }, time(p.to - p.from)))));
