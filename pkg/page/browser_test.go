@@ -190,6 +190,13 @@ func TestBrowser_Legible(t *testing.T) {
 				t.Errorf("%s: a narrow window is %.0f pixels too narrow", where, over)
 			}
 			picture(p, scheme+"-narrow-"+where)
+			var bars bool
+			if p.Eval("[...document.querySelectorAll('svg.bar')].every((e) => !e.checkVisibility() || e.getBoundingClientRect().width > 30)", &bars); !bars {
+				t.Errorf("%s: a narrow window has no room for the bars", where)
+			}
+			if where == "trial" { // which was opened in a wide window
+				p.Until("document.querySelector('.xterm-screen').getBoundingClientRect().width < 700")
+			}
 		}
 		p.Eval("location.hash = ''", nil)
 		p.Until("!document.getElementById('list').hidden")

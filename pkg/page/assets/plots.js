@@ -14,7 +14,7 @@ function outcomes(trials, pick) {
   const all = [...rows.values()].sort((a, b) => a.agent.localeCompare(b.agent) || a.set.localeCompare(b.set));
   const there = Object.keys(kinds).filter((k) => all.some((r) => r[k]));
   return [h("p", { class: "legend" }, there.map((k) => h("span", null, h("i", { class: "swatch " + k }), kinds[k]))),
-    h("table", { class: "bars" }, all.map((r) =>
+    h("table", { class: "bars outcomes" }, all.map((r) =>
       h("tr", null, h("th", null, r.set), h("td", { class: "dim" }, r.agent), h("td", null, bar(r, pick)),
         h("td", { class: "n" }, ((r.solved || 0) + (r.rejected || 0)) + " of " + r.n + (r.agent === "nop" ? " rejected" : " solved")))))];
 }

@@ -55,14 +55,21 @@ class Replay {
       h("div", { class: "moments" }, this.buttons),
       this.cast.cut ? h("p", { class: "dim" }, "The recording goes on; so much of it is not kept in a report.") : null);
     await load("xterm/xterm.js");
-    const room = Math.min(document.body.clientWidth, 1400) - 60;
     this.term = new Terminal({ cols: this.cast.w, rows: this.cast.h, disableStdin: true, scrollback: 5000, allowProposedApi: false, cursorBlink: false,
-      fontSize: Math.max(6, Math.min(14, Math.floor(room / this.cast.w / 0.602))), fontFamily: "ui-monospace, 'DejaVu Sans Mono', 'Liberation Mono', monospace",
+      fontSize: this.size(), fontFamily: "ui-monospace, 'DejaVu Sans Mono', 'Liberation Mono', monospace",
       linkHandler: { activate() {}, allowNonHttpProtocols: true }, windowOptions: {}, theme: { background: "#14161a", foreground: "#d8dbe0" } });
     this.term.open(screen);
+    const fit = () => (this.root.isConnected ? this.term.options.fontSize = this.size() : removeEventListener("resize", fit));
+    addEventListener("resize", fit);
     this.mark();
     this.seek(this.length);
     return this.root;
+  }
+
+  // size is that of letters with which a line fits into the window, in pixels.
+  size() {
+    const room = Math.min(document.body.clientWidth, 1400) - 60;
+    return Math.max(6, Math.min(14, Math.floor(room / this.cast.w / 0.602)));
   }
 
   // mark draws a line on the scrubber for each moment.

@@ -25,6 +25,7 @@ async function drawTrial(n, where) {
     h("div", { class: "two" },
       h("table", { class: "facts" }, d.rows.map(([k, v]) => h("tr", null, h("th", null, k), h("td", null, v)))),
       h("div", null, phases(d.phases), d.isolation ? [h("h3", null, "Isolation"), h("ul", null, d.isolation.map((l) => h("li", null, l)))] : null)));
+  if (d.parts.length === 0) put(root, h("p", { class: "dim" }, "Only the record of this trial was read, and not its files."));
   for (const p of d.parts) put(root, await drawPart(p, where));
 }
 
@@ -67,6 +68,7 @@ async function drawPart(p, where) {
   for (const [title, text] of [["What the verifier printed", p.verifier], ["What the solution printed", p.script]]) {
     if (text) out.push(h("h2", null, title), h("pre", { class: "output" }, text));
   }
+  if (!replay && !p.turns.length && !p.verifier && !p.script) out.push(h("p", { class: "dim" }, "Nothing was printed, and no turn was taken."));
   return out;
 }
 
