@@ -1,12 +1,14 @@
 package page
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"fence/pkg/report"
 	"fence/pkg/result"
@@ -34,8 +36,10 @@ func quiet(t *testing.T, p *browser.Page) {
 // A list of 1,000 trials: drawn, sorted, filtered, and a trial opened from it.
 func TestBrowser_List(t *testing.T) {
 	dir := t.TempDir()
-	in := run(1000)
-	played(t, &in.Trials[1], t.TempDir(), 3, "")
+	in, files := run(1000), t.TempDir()
+	for i := range in.Trials {
+		played(t, &in.Trials[i], filepath.Join(files, fmt.Sprint(i)), 3, "")
+	}
 	other := run(20)
 	other.Name = "jobs/other"
 	other.Trials[4].Tainted = []result.Taint{{Path: "/usr/bin/python3", Why: "executed"}}
@@ -44,9 +48,7 @@ func TestBrowser_List(t *testing.T) {
 	}
 	p := browser.Open(t, 1400, 1100)
 	p.Go("file://" + dir + "/index.html")
-	var ready float64
-	p.Eval("Number(document.documentElement.dataset.ready)", &ready)
-	t.Logf("1,020 trials are there after %.0f ms", ready)
+	p.Until("document.documentElement.dataset.ready !== undefined")
 	picture(p, "list")
 	is := func(what string, expression string, want any) {
 		t.Helper()
@@ -321,5 +323,49 @@ func TestBrowser_Missing(t *testing.T) {
 		p.Go("file://" + dir + "/index.html")
 		p.Eval("location.hash = '"+hash+"'", nil)
 		p.Until("document.getElementById('one').innerText.includes('" + want + "')")
+	}
+}
+
+// What a report of 1,000 trials with their files costs, from the disk to the
+// screen: a trial has 20 turns of 2 KB each (docs/performance.md).
+func BenchmarkReport(b *testing.B) {
+	in, files := run(1000), b.TempDir()
+	for i := range in.Trials {
+		x := &in.Trials[i]
+		played(b, x, filepath.Join(files, x.TrialName), 20, strings.Repeat("0123456789abcde\n", 128))
+		x.Config, x.TaskID.Path = []byte("{}"), x.Task
+		if err := result.Write(x.Dir, x.Trial); err != nil {
+			b.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(x.Dir, result.ConfigFile), []byte(`{"task": {}}`), 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		dir, began := b.TempDir(), time.Now()
+		read, err := report.Read(files)
+		if err != nil || len(read.Trials) != 1000 {
+			b.Fatal(len(read.Trials), err)
+		}
+		if err := Write(dir, []report.Input{read}); err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(time.Since(began).Seconds(), "write-s")
+		p := browser.Open(b, 1400, 1100)
+		p.Go("file://" + dir + "/index.html")
+		p.Until("document.documentElement.dataset.ready !== undefined")
+		for name, expression := range map[string]string{
+			"ready-ms": "Number(document.documentElement.dataset.ready)",
+			"paint-ms": "performance.getEntriesByName('first-contentful-paint')[0].startTime",
+			"sort-ms":  "(async () => { const t = performance.now(); [...document.querySelectorAll('.trials th')].find((e) => e.textContent.startsWith('Time')).click(); await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))); return performance.now() - t; })()",
+		} {
+			var ms float64
+			p.Until("performance.getEntriesByName('first-contentful-paint').length > 0")
+			p.Eval(expression, &ms)
+			b.ReportMetric(ms, name)
+		}
+		var ms float64
+		p.Eval("(async () => { const t = performance.now(); location.hash = 't=7'; while (document.documentElement.dataset.shown !== '7') await new Promise(requestAnimationFrame); return performance.now() - t; })()", &ms)
+		b.ReportMetric(ms, "trial-ms")
 	}
 }

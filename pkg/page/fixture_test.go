@@ -54,7 +54,7 @@ func run(n int) report.Input {
 
 // played gives a trial its files: a trajectory of so many turns, a recording
 // that shows each, and what the verifier printed.
-func played(t *testing.T, trial *report.Trial, dir string, turns int, text string) {
+func played(t testing.TB, trial *report.Trial, dir string, turns int, text string) {
 	t.Helper()
 	trial.Dir = dir
 	type m = map[string]any
