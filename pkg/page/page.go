@@ -18,7 +18,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"fence/pkg/report"
 	"fence/pkg/result"
@@ -30,6 +29,7 @@ var assets embed.FS
 // index is what index.html shows without opening a trial.
 type index struct {
 	Runs   []string       `json:"runs"`
+	Open   int            `json:"open"` // trials that were begun or planned, and have no result
 	Blocks []report.Block `json:"blocks"`
 	Trials []entry        `json:"trials"` // the nth is in data/N.js
 }
@@ -75,6 +75,7 @@ func Write(dir string, runs []report.Input) error {
 	ix := index{Runs: []string{}, Blocks: report.Blocks(r), Trials: []entry{}}
 	for n, run := range runs {
 		ix.Runs = append(ix.Runs, run.Name)
+		ix.Open += len(r.Runs[n].Unfinished) + r.Runs[n].NotBegun
 		for _, t := range run.Trials {
 			name := fmt.Sprintf("data/%d.js", len(ix.Trials))
 			if err := script(filepath.Join(dir, name), fmt.Sprintf("rollout.trial(%d, ", len(ix.Trials)), details(t)); err != nil {
@@ -184,14 +185,4 @@ func entryOf(run int, t report.Trial) entry {
 		e.Reward = t.Reward
 	}
 	return e
-}
-
-// names of the folders of a trial's parts: itself, or its steps.
-func parts(t report.Trial) (names []string) {
-	for _, s := range t.StepResults {
-		if n := filepath.Base(s.StepName); n == s.StepName && n != "." && n != ".." && !slices.Contains(names, n) {
-			names = append(names, n)
-		}
-	}
-	return names
 }
