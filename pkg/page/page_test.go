@@ -259,7 +259,7 @@ func TestTurnLog(t *testing.T) {
 		for _, c := range x.Calls {
 			line += " " + c.Name
 		}
-		got = append(got, line+fmt.Sprintf(" %q %q +%d", x.Notes, x.Fence, x.End-x.At))
+		got = append(got, line+fmt.Sprintf(" %q %q +%g", x.Notes, x.Fence, x.End-x.At))
 	}
 	want := []string{
 		`user 0 "do it" [] [] +0`,

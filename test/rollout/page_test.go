@@ -6,24 +6,32 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"fence/pkg/trajectory"
 	"fence/test/browser"
 	ms "fence/test/modelserver"
 )
 
-// seen answers with before until the model has been shown a text, and with then
-// from there on.
-func seen(text string, before, then ms.Answer) ms.Answer {
+// act is a reply, and what the terminal is to have shown before the next one.
+type act struct {
+	reply ms.Answer
+	shows string
+}
+
+// acts are the answers of a model that waits, turn by turn, until the terminal
+// has shown what each of its replies is to bring about.
+func acts(all ...act) ms.Answer {
+	n := 0
 	return func(w http.ResponseWriter, r ms.Request) {
-		for _, m := range r.Messages {
-			if strings.Contains(m.Content, text) {
-				then(w, r)
-				return
-			}
+		if n > 0 && !slices.ContainsFunc(r.Messages, func(m ms.Message) bool { return m.Role == "user" && strings.Contains(m.Content, all[n-1].shows) }) {
+			turn("")(w, r)
+			return
 		}
-		before(w, r)
+		n = min(n+1, len(all))
+		all[n-1].reply(w, r)
 	}
 }
 
@@ -47,14 +55,14 @@ func TestReport_Pages(t *testing.T) {
 	p.task("plays", "", "/bin/cat /it\necho 'the verifier says "+strings.ReplaceAll(evil, `"`, "")+"'\nprintf '\\033]0;owned\\a\\377\\n'\n"+rewards, "")
 	p.task("gone", "", rewards, "")
 	quoted := strings.NewReplacer(`<`, `\074`, `"`, `\042`).Replace(evil) // in octal, so that it is there only where it was printed
-	s := ms.Start(t,
-		thinks("I think "+evil, ms.Turn("Look around. "+evil, false, "echo one-$((1+1))-three >/it; cat /it\n", "C-c")),
-		turn("printf '"+quoted+"\\n\\033[31mred\\033[0m \\377\\376 \\342\\200\\256gpj.exe\\n\\033]0;owned\\a'\n"),
-		turn("rm /bin/cat; printf '#!/bin/busybox sh\\necho trojan\\n' >/bin/cat; chmod +x /bin/cat\n"),
-		turn("head -c 5000000 /dev/zero | tr '\\0' x\n"),
+	s := ms.Start(t, acts(
+		act{thinks("I think "+evil, ms.Turn("Look around. "+evil, false, "echo one-$((1+1))-three >/it; cat /it\n")), "one-2-three"},
+		act{turn("printf '" + quoted + "\\n\\033[31mred\\033[0m \\377\\376 \\342\\200\\256gpj.exe\\n\\033]0;owned\\a'\n"), "gpj.exe\n/ #"},
+		act{turn("C-c", "rm /bin/cat; printf '#!/bin/busybox sh\\necho trojan\\n' >/bin/cat; chmod +x /bin/cat; echo swapped-$((1+1))\n"), "swapped-2"},
+		act{turn("head -c 5000000 /dev/zero | tr '\\0' x; echo -long-$((1+1))\n"), "-long-2"},
 		// The last screen is known to the letter: nothing is left of what was before.
-		turn("clear; printf '\\033[5;11Hfive, eleven\\033[7;1H\\033[32mthe-%s\\033[0m\\n\\n' end\n"),
-		seen("the-end", turn(""), done))
+		act{turn("clear; printf '\\033[5;11Hfive, eleven\\033[7;1H\\033[32mthe-%s\\033[0m\\n\\n' end\n"), "the-end\n\n/ #"},
+		act{done, ""}))
 	played := p.model(s.Base, "--include", "plays", "--out", "out/run").records["terminus plays"]
 	if word(played) != "1" || len(played.Tainted) != 1 || played.Tainted[0].Path != "/bin/cat" {
 		t.Fatalf("%s %+v %+v", word(played), played.Fault, played.Tainted)
@@ -118,10 +126,9 @@ func TestReport_Pages(t *testing.T) {
 	has("the taint", ".notice.failed", "/bin/cat")
 	has("the thoughts", "#turn-1 .thoughts", "I think "+evil)
 	has("the message", "#turn-1 .message", "Look around. "+evil)
-	has("the keys", "#turn-1 .keys", "echo one-$((1+1))-three >/it; cat /it⏎", "C-c")
-	has("what was seen", "#turn-1 .seen", "one-2-three")
-	has("what was printed", "#turn-2 .seen", evil, "red")
-	has("the long line", "#turn-4 .seen", strings.Repeat("x", 1000))
+	has("the keys", "#turn-1 .keys", "echo one-$((1+1))-three >/it; cat /it⏎")
+	has("the name of a key", ".keys", "C-c")
+	has("what was seen", ".turn .seen", "one-2-three", evil, "red", strings.Repeat("x", 1000))
 	has("the verifier", "pre.output", "trojan", "the verifier says "+strings.ReplaceAll(evil, `"`, ""), "^[]0;owned^G\ufffd")
 
 	// The terminal, played to its end from a turn before it.
@@ -129,11 +136,14 @@ func TestReport_Pages(t *testing.T) {
 	last := "\n\n\n\n          five, eleven\n\nthe-end\n\n/ #"
 	b.Until(rows + " === " + js(t, last))
 	picture("run-trial")
-	turns := p.turns(played)
-	for n, want := range map[int]string{1: "/ #", 2: "one-2-three"} { // as it was before the turn
-		b.Eval(fmt.Sprintf("[...document.querySelectorAll('.moments button')].find((b) => b.textContent === 'turn %d').click()", n), nil)
-		b.Until(rows + ".includes(" + js(t, want) + ")")
-		is(fmt.Sprintf("turn %d in the recording", n), rows+".includes("+js(t, turns[n-1].Commands[0].Keystrokes[:10])+")", false)
+	// At the mark of a turn stands what it was shown, and nothing that it typed.
+	for _, at := range []struct{ keys, shows, not string }{{"echo one-", "/ #", "one-"}, {"printf '", "one-2-three", "printf"}} {
+		i := slices.IndexFunc(p.turns(played), func(x trajectory.Turn) bool {
+			return len(x.Commands) > 0 && strings.HasPrefix(x.Commands[0].Keystrokes, at.keys)
+		})
+		b.Eval(fmt.Sprintf("[...document.querySelectorAll('.moments button')].find((b) => b.textContent === 'turn %d').click()", i+1), nil)
+		b.Until(rows + ".includes(" + js(t, at.shows) + ") && !" + rows + ".includes('five, eleven')")
+		is(fmt.Sprintf("turn %d is ahead of itself", i+1), rows+".includes("+js(t, at.not)+")", false)
 	}
 	b.Eval("{ const s = document.querySelector('.controls select'); s.value = '20'; s.dispatchEvent(new Event('change')); document.querySelector('.controls button').click(); }", nil)
 	b.Until("document.querySelector('.controls button').textContent === 'pause'")
