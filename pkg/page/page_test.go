@@ -346,7 +346,7 @@ func FuzzFiles(f *testing.F) {
 	})
 }
 
-// xterm.js is as npm has it: @xterm/xterm 6.0.0 (docs/decisions/025).
+// xterm.js is as npm has it: @xterm/xterm 6.0.0 (docs/decisions/024).
 func TestXterm(t *testing.T) {
 	for name, want := range map[string]string{
 		"xterm.js":  "14903579ff54664cd72f8e8699e6961a6272c21863ec1c3b118cdc8af5d4a972",
