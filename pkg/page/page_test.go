@@ -160,10 +160,12 @@ func TestDetails_Steps(t *testing.T) {
 	played(t, &trial, filepath.Join(t.TempDir(), "steps", "first"), 2, "")
 	trial.Dir = filepath.Dir(filepath.Dir(trial.Dir))
 	for _, name := range []string{"first", "../first", "..", "second", "first"} {
-		trial.StepResults = append(trial.StepResults, result.StepResult{StepName: name})
+		reward := float64(len(trial.StepResults)) / 4
+		trial.StepResults = append(trial.StepResults, result.StepResult{StepName: name, Reward: &reward, Agent: result.AgentEnd{Stop: "done", Turns: 2}})
 	}
 	d := details(trial)
-	if len(d.Parts) != 2 || d.Parts[0].Name != "first" || len(d.Parts[0].Turns) != 3 || d.Parts[1].Name != "second" || len(d.Parts[1].Turns) != 0 {
+	if len(d.Parts) != 2 || d.Parts[0].Name != "first" || len(d.Parts[0].Turns) != 3 || d.Parts[1].Name != "second" || len(d.Parts[1].Turns) != 0 ||
+		!slices.Equal(d.Parts[1].Facts, []string{"verdict: solved in part, reward 0.75", "ended by: done, 2 turns"}) {
 		t.Errorf("%+v", d.Parts)
 	}
 }

@@ -3,6 +3,7 @@ package page
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 	"unicode/utf8"
 
 	"fence/pkg/internal/readfile"
@@ -39,17 +40,19 @@ type phase struct {
 
 // part is a trial, or one step of one that has several.
 type part struct {
-	Name     string `json:"name"` // "" for a trial without steps
-	Turns    []turn `json:"turns"`
-	Cut      int    `json:"cut"` // turns that are not shown
-	Replay   *cast  `json:"replay"`
-	Verifier string `json:"verifier"`
-	Script   string `json:"script"` // what a scripted agent printed
-	Note     string `json:"note"`   // what could not be read
+	Name     string   `json:"name"`  // "" for a trial without steps
+	Facts    []string `json:"facts"` // what came of a step
+	Turns    []turn   `json:"turns"`
+	Cut      int      `json:"cut"` // turns that are not shown
+	Replay   *cast    `json:"replay"`
+	Verifier string   `json:"verifier"`
+	Script   string   `json:"script"` // what a scripted agent printed
+	Note     string   `json:"note"`   // what could not be read
 }
 
 func details(t report.Trial) detail {
 	d := detail{Fault: t.Fault, Tainted: t.Tainted, Warnings: t.Warnings, Phases: []phase{}, Parts: []part{}}
+	facts := map[string][]string{}
 	for i, b := range report.Show(t, 0) {
 		switch {
 		case i == 0:
@@ -58,6 +61,10 @@ func details(t report.Trial) detail {
 			}
 		case b.Heading == "Isolation":
 			d.Isolation = b.Lines
+		default:
+			if step, ok := strings.CutPrefix(b.Heading, "Step "); ok {
+				facts[step] = b.Lines
+			}
 		}
 	}
 	if t.VerifierResult != nil {
@@ -78,7 +85,9 @@ func details(t report.Trial) detail {
 	for _, s := range t.StepResults {
 		if dir := t.StepDir(s.StepName); dir != "" && !known[dir] {
 			known[dir] = true
-			d.Parts = append(d.Parts, partOf(s.StepName, dir))
+			p := partOf(s.StepName, dir)
+			p.Facts = facts[s.StepName]
+			d.Parts = append(d.Parts, p)
 		}
 	}
 	return d

@@ -53,7 +53,7 @@ function moments(p) {
 
 async function drawPart(p, where) {
   const out = [];
-  if (p.name) out.push(h("h2", null, "Step " + p.name));
+  if (p.name) out.push(h("h2", { class: "step" }, "Step " + p.name), p.facts && h("ul", { class: "facts" }, p.facts.map((l) => h("li", null, l))));
   if (p.note) out.push(notice("partly", "Not all could be read", p.note));
   let replay = null;
   if (p.replay && p.replay.events.length) {
