@@ -60,6 +60,9 @@ bench-rollout: build ## what a trial costs beyond its task's commands, beside a 
 	@test/bed/up users images
 	$(GO) run ./test/bench/rollout
 
+bench-report: ## what a report of 1,000 trials costs, from the disk to a browser's screen
+	$(GO) test ./pkg/page -run '^$$' -bench Report -benchtime 3x
+
 bed: ## bring up the test bed: Apptainer, two users, images, a site's mounts
 	@test/bed/up
 
@@ -72,4 +75,4 @@ vet: ## gofmt, go vet, and a tidy go.mod
 clean: ## remove what was built here
 	rm -rf $(BIN)
 
-.PHONY: help build deps demo test test-all test-kernels bench bench-images bench-many bench-rollout bed fuzz vet clean
+.PHONY: help build deps demo test test-all test-kernels bench bench-images bench-many bench-rollout bench-report bed fuzz vet clean

@@ -1,10 +1,14 @@
 package page
 
 import (
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"fence/pkg/report"
 	"fence/pkg/result"
@@ -32,8 +36,10 @@ func quiet(t *testing.T, p *browser.Page) {
 // A list of 1,000 trials: drawn, sorted, filtered, and a trial opened from it.
 func TestBrowser_List(t *testing.T) {
 	dir := t.TempDir()
-	in := run(1000)
-	played(t, &in.Trials[1], t.TempDir(), 3, "")
+	in, files := run(1000), t.TempDir()
+	for i := range in.Trials {
+		played(t, &in.Trials[i], filepath.Join(files, fmt.Sprint(i)), 3, "")
+	}
 	other := run(20)
 	other.Name = "jobs/other"
 	other.Trials[4].Tainted = []result.Taint{{Path: "/usr/bin/python3", Why: "executed"}}
@@ -42,9 +48,7 @@ func TestBrowser_List(t *testing.T) {
 	}
 	p := browser.Open(t, 1400, 1100)
 	p.Go("file://" + dir + "/index.html")
-	var ready float64
-	p.Eval("Number(document.documentElement.dataset.ready)", &ready)
-	t.Logf("1,020 trials are there after %.0f ms", ready)
+	p.Until("document.documentElement.dataset.ready !== undefined")
 	picture(p, "list")
 	is := func(what string, expression string, want any) {
 		t.Helper()
@@ -100,6 +104,15 @@ func TestBrowser_Replay(t *testing.T) {
 		p.Eval("[...document.querySelectorAll('.moments button')].find((b) => b.textContent === '"+name+"').click()", nil)
 		p.Until(screen + ".includes('" + has + "') && !" + screen + ".includes('" + hasNot + "')")
 	}
+	var marks struct {
+		Names []string
+		At    []float64
+		Now   string
+	}
+	p.Eval("({ Names: [...document.querySelectorAll('.moments button')].map((b) => b.textContent), Now: document.querySelector('.moments .now').textContent, At: [...document.querySelectorAll('.ticks i')].map((e) => parseFloat(e.style.left)) })", &marks)
+	if len(marks.Names) != 12 || marks.Names[11] != "turn 12" || marks.Now != "turn 12" || len(marks.At) != 12 || marks.At[0] != 0 || !slices.IsSorted(marks.At) || marks.At[11] >= 100 {
+		t.Errorf("the marks of turns are %+v", marks)
+	}
 	go1("turn 4", "turn-3", "turn-4")
 	go1("turn 9", "turn-8", "turn-9")
 	go1("turn 2", "turn-1", "turn-2")
@@ -114,7 +127,7 @@ func TestBrowser_Replay(t *testing.T) {
 	p.Until(screen + ".includes('turn-3') && !" + screen + ".includes('turn-4')")
 	var text string
 	p.Eval("document.getElementById('turn-3').innerText", &text)
-	for _, want := range []string{"turn 3", "+10s", "1002 tokens in, 50 out", "Plan: list the files", "echo turn-3\u23ce", "C-c", "New Terminal Output:"} {
+	for _, want := range []string{"turn 3", "+11s", "1002 tokens in, 50 out", "Plan: list the files", "echo turn-3\u23ce", "C-c", "New Terminal Output:"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("turn 3 has no %q: %s", want, text)
 		}
@@ -124,6 +137,71 @@ func TestBrowser_Replay(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("the trial has no %q", want)
 		}
+	}
+	quiet(t, p)
+}
+
+// What is written can be read, by day and by night, and a narrow window has no
+// need to be scrolled to the side.
+func TestBrowser_Legible(t *testing.T) {
+	dir := t.TempDir()
+	in := run(40)
+	played(t, &in.Trials[1], t.TempDir(), 12, "")
+	for i, agent := range []string{"nop", "nop", "oracle"} {
+		in.Trials[20+i].AgentInfo.Name, in.Trials[20+i].AgentInfo.ModelInfo = agent, nil
+	}
+	in.Trials[1].Warnings, in.Trials[1].Tainted = []string{"a warning"}, []result.Taint{{Path: "/usr/bin/python3", Why: "executed"}}
+	if err := Write(dir, []report.Input{in}); err != nil {
+		t.Fatal(err)
+	}
+	p := browser.Open(t, 1400, 1400)
+	p.Go("file://" + dir + "/index.html")
+	for _, scheme := range []string{"light", "dark"} {
+		p.Prefers(scheme)
+		for _, where := range []string{"list", "trial"} {
+			if where == "trial" {
+				p.Eval("location.hash = 't=1'", nil)
+				p.Until("!document.getElementById('one').hidden && document.documentElement.dataset.shown === '1'")
+			}
+			p.Wide(1400, 1400)
+			picture(p, scheme+"-"+where)
+			// WCAG 2.1, 1.4.3: the contrast of each text with what is behind it.
+			var pale []string
+			p.Eval(`(() => {
+				const light = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, k, i) => { const v = c[i] / 255; return sum + k * (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); }, 0);
+				const dot = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+				const mix = (colors) => { for (const c of colors) { dot.fillStyle = c; dot.fillRect(0, 0, 1, 1); } return dot.getImageData(0, 0, 1, 1).data; };
+				const pale = new Set(), walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+				for (let n = walk.nextNode(); n; n = walk.nextNode()) {
+					const e = n.parentElement;
+					if (!n.textContent.trim() || !e.checkVisibility() || e.closest(".xterm, select, button, input, noscript, script")) continue;
+					const behind = [];
+					for (let up = e; up; up = up.parentElement) behind.unshift(getComputedStyle(up).backgroundColor);
+					const back = light(mix(behind)), front = light(mix([...behind, e.namespaceURI.endsWith("svg") ? getComputedStyle(e).fill : getComputedStyle(e).color]));
+					const ratio = (Math.max(back, front) + 0.05) / (Math.min(back, front) + 0.05);
+					if (ratio < 4.5) pale.add(e.tagName + "." + (e.getAttribute("class") || "") + " " + ratio.toFixed(1) + " " + n.textContent.slice(0, 20));
+				}
+				return [...pale];
+			})()`, &pale)
+			if len(pale) > 0 {
+				t.Errorf("%s, %s: too pale are %q", scheme, where, pale)
+			}
+			p.Wide(420, 1400)
+			var over float64
+			if p.Eval("document.documentElement.scrollWidth - document.documentElement.clientWidth", &over); over > 0 {
+				t.Errorf("%s: a narrow window is %.0f pixels too narrow", where, over)
+			}
+			picture(p, scheme+"-narrow-"+where)
+			var bars bool
+			if p.Eval("[...document.querySelectorAll('svg.bar')].every((e) => !e.checkVisibility() || e.getBoundingClientRect().width > 30)", &bars); !bars {
+				t.Errorf("%s: a narrow window has no room for the bars", where)
+			}
+			if where == "trial" { // which was opened in a wide window
+				p.Until("document.querySelector('.xterm-screen').getBoundingClientRect().width < 700")
+			}
+		}
+		p.Eval("location.hash = ''", nil)
+		p.Until("!document.getElementById('list').hidden")
 	}
 	quiet(t, p)
 }
@@ -187,6 +265,50 @@ func TestBrowser_Hostile(t *testing.T) {
 	quiet(t, p)
 }
 
+// Every link of every page leads to a file that is there: from the list, from a
+// trial, and those of the scripts that they load.
+func TestPages_Links(t *testing.T) {
+	dir := t.TempDir()
+	in := run(3)
+	played(t, &in.Trials[1], t.TempDir(), 3, "")
+	if err := Write(dir, []report.Input{in}); err != nil {
+		t.Fatal(err)
+	}
+	p := browser.Open(t, 800, 600)
+	p.Go("file://" + dir + "/index.html")
+	p.Until("document.documentElement.dataset.ready !== undefined")
+	seen := map[string]bool{}
+	look := func(where string) {
+		t.Helper()
+		var links []string
+		p.Eval("[...document.querySelectorAll('[href], [src]')].map((e) => e.getAttribute('href') || e.getAttribute('src'))", &links)
+		for _, l := range links {
+			file := l
+			if n, ok := strings.CutPrefix(l, "#t="); ok {
+				file = "data/" + n + ".js"
+			}
+			if seen[l] = true; file == "#" || file == "" { // the list itself
+				continue
+			}
+			if st, err := os.Stat(filepath.Join(dir, file)); err != nil || !st.Mode().IsRegular() {
+				t.Errorf("%s: the link %s leads nowhere: %v", where, l, err)
+			}
+		}
+	}
+	look("the list")
+	for _, n := range []string{"0", "1", "2"} {
+		p.Eval("location.hash = 't="+n+"'", nil)
+		p.Until("document.documentElement.dataset.shown === '" + n + "'")
+		look("trial " + n)
+	}
+	for _, l := range []string{"#", "#t=0", "#t=1", "#t=2", "style.css", "xterm/xterm.js", "data/index.js", "data/1.js"} {
+		if !seen[l] {
+			t.Errorf("no page has the link %s, but %q", l, slices.Sorted(maps.Keys(seen)))
+		}
+	}
+	quiet(t, p)
+}
+
 // A trial that is not in the report, or whose file is gone, is said so.
 func TestBrowser_Missing(t *testing.T) {
 	dir := t.TempDir()
@@ -201,5 +323,49 @@ func TestBrowser_Missing(t *testing.T) {
 		p.Go("file://" + dir + "/index.html")
 		p.Eval("location.hash = '"+hash+"'", nil)
 		p.Until("document.getElementById('one').innerText.includes('" + want + "')")
+	}
+}
+
+// What a report of 1,000 trials with their files costs, from the disk to the
+// screen: a trial has 20 turns of 2 KB each (docs/performance.md).
+func BenchmarkReport(b *testing.B) {
+	in, files := run(1000), b.TempDir()
+	for i := range in.Trials {
+		x := &in.Trials[i]
+		played(b, x, filepath.Join(files, x.TrialName), 20, strings.Repeat("0123456789abcde\n", 128))
+		x.Config, x.TaskID.Path = []byte("{}"), x.Task
+		if err := result.Write(x.Dir, x.Trial); err != nil {
+			b.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(x.Dir, result.ConfigFile), []byte(`{"task": {}}`), 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		dir, began := b.TempDir(), time.Now()
+		read, err := report.Read(files)
+		if err != nil || len(read.Trials) != 1000 {
+			b.Fatal(len(read.Trials), err)
+		}
+		if err := Write(dir, []report.Input{read}); err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(time.Since(began).Seconds(), "write-s")
+		p := browser.Open(b, 1400, 1100)
+		p.Go("file://" + dir + "/index.html")
+		p.Until("document.documentElement.dataset.ready !== undefined")
+		for name, expression := range map[string]string{
+			"ready-ms": "Number(document.documentElement.dataset.ready)",
+			"paint-ms": "performance.getEntriesByName('first-contentful-paint')[0].startTime",
+			"sort-ms":  "(async () => { const t = performance.now(); [...document.querySelectorAll('.trials th')].find((e) => e.textContent.startsWith('Time')).click(); await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))); return performance.now() - t; })()",
+		} {
+			var ms float64
+			p.Until("performance.getEntriesByName('first-contentful-paint').length > 0")
+			p.Eval(expression, &ms)
+			b.ReportMetric(ms, name)
+		}
+		var ms float64
+		p.Eval("(async () => { const t = performance.now(); location.hash = 't=7'; while (document.documentElement.dataset.shown !== '7') await new Promise(requestAnimationFrame); return performance.now() - t; })()", &ms)
+		b.ReportMetric(ms, "trial-ms")
 	}
 }

@@ -19,6 +19,10 @@ const evil = "</script><script>document.title='owned'</script><img src=x onerror
 
 var begin = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 
+// late is how long after a whole second a recording began. It counts from that
+// second.
+const late = 0.7
+
 // run makes records of n trials, without files but for those that a test writes.
 func run(n int) report.Input {
 	in := report.Input{Name: "jobs/demo"}
@@ -50,7 +54,7 @@ func run(n int) report.Input {
 
 // played gives a trial its files: a trajectory of so many turns, a recording
 // that shows each, and what the verifier printed.
-func played(t *testing.T, trial *report.Trial, dir string, turns int, text string) {
+func played(t testing.TB, trial *report.Trial, dir string, turns int, text string) {
 	t.Helper()
 	trial.Dir = dir
 	type m = map[string]any
@@ -65,12 +69,11 @@ func played(t *testing.T, trial *report.Trial, dir string, turns int, text strin
 	}
 	line(m{"version": 2, "width": 160, "height": 40, "timestamp": begin.Unix()})
 	for i := range turns {
-		at := 2 + float64(i)*4
+		at := late + 2 + float64(i)*4
 		steps = append(steps, m{"step_id": i + 2, "timestamp": begin.Add(time.Duration(at * float64(time.Second))).Format(time.RFC3339Nano), "source": "agent",
 			"message": fmt.Sprintf("Analysis: turn %d %s\nPlan: list the files", i+1, text), "reasoning_content": "I think " + text,
 			"tool_calls":  []m{{"tool_call_id": "c", "function_name": "bash_command", "arguments": m{"keystrokes": fmt.Sprintf("echo turn-%d\n", i+1), "duration": 1.5}}, {"tool_call_id": "d", "function_name": "bash_command", "arguments": m{"keystrokes": "C-c", "duration": 0.1}}},
 			"observation": m{"results": []m{{"content": fmt.Sprintf("New Terminal Output:\nturn-%d %s", i+1, text)}}}, "metrics": m{"prompt_tokens": 1000 + i, "completion_tokens": 50}})
-		line([]any{at, "m", fmt.Sprintf("turn %d", i+1)})
 		line([]any{at + 0.1, "o", "\x1b[32mroot@task\x1b[0m:/app# "})
 		for k, c := range fmt.Sprintf("echo turn-%d", i+1) {
 			line([]any{at + 0.2 + float64(k)*0.05, "o", string(c)})
@@ -86,7 +89,8 @@ func played(t *testing.T, trial *report.Trial, dir string, turns int, text strin
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
+		raw := strings.ReplaceAll(data, "\ufffd", "\xff") // what is no text is so in the files, too
+		if err := os.WriteFile(path, []byte(raw), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -18,7 +18,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"fence/pkg/report"
 	"fence/pkg/result"
@@ -30,6 +29,7 @@ var assets embed.FS
 // index is what index.html shows without opening a trial.
 type index struct {
 	Runs   []string       `json:"runs"`
+	Open   int            `json:"open"` // trials that were begun or planned, and have no result
 	Blocks []report.Block `json:"blocks"`
 	Trials []entry        `json:"trials"` // the nth is in data/N.js
 }
@@ -57,7 +57,13 @@ type entry struct {
 // ErrOthers is a folder that holds something else than a report.
 var ErrOthers = errors.New("the folder holds something else than a report")
 
-const marker = "data/index.js" // by which a folder is known as a report's
+// Of a report's files the marker, by which its folder is known, is the first
+// that is written, and start the last: what a command that was killed has left
+// is replaced by the next one, and nobody takes it for a report.
+const (
+	marker = ".rollout-report"
+	start  = "index.html"
+)
 
 // Write makes the report of runs in dir, which is empty, or a report's that is
 // to be replaced; any other folder is an ErrOthers.
@@ -69,6 +75,7 @@ func Write(dir string, runs []report.Input) error {
 	ix := index{Runs: []string{}, Blocks: report.Blocks(r), Trials: []entry{}}
 	for n, run := range runs {
 		ix.Runs = append(ix.Runs, run.Name)
+		ix.Open += len(r.Runs[n].Unfinished) + r.Runs[n].NotBegun
 		for _, t := range run.Trials {
 			name := fmt.Sprintf("data/%d.js", len(ix.Trials))
 			if err := script(filepath.Join(dir, name), fmt.Sprintf("rollout.trial(%d, ", len(ix.Trials)), details(t)); err != nil {
@@ -76,6 +83,9 @@ func Write(dir string, runs []report.Input) error {
 			}
 			ix.Trials = append(ix.Trials, entryOf(n, t))
 		}
+	}
+	if err := script(filepath.Join(dir, "data", "index.js"), "rollout.index(", ix); err != nil {
+		return err
 	}
 	err := fs.WalkDir(assets, "assets", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -85,16 +95,24 @@ func Write(dir string, runs []report.Input) error {
 		if d.IsDir() {
 			return os.MkdirAll(to, 0o755)
 		}
-		data, err := assets.ReadFile(path)
-		if err != nil {
-			return err
+		if d.Name() == start {
+			return nil
 		}
-		return write(to, data)
+		return copied(to, path)
 	})
 	if err != nil {
 		return err
 	}
-	return script(filepath.Join(dir, marker), "rollout.index(", ix)
+	return copied(filepath.Join(dir, start), "assets/"+start)
+}
+
+// copied writes one of the files that are the same in every report.
+func copied(to, asset string) error {
+	data, err := assets.ReadFile(asset)
+	if err != nil {
+		return err
+	}
+	return write(to, data)
 }
 
 // prepare makes the folder, without what an earlier report left there.
@@ -106,8 +124,16 @@ func prepare(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, marker)); err != nil && len(entries) > 0 {
 		return fmt.Errorf("%s: %w", dir, ErrOthers)
 	}
-	if err := os.RemoveAll(filepath.Join(dir, "data")); err != nil {
-		return fmt.Errorf("removing the earlier report: %w", err)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("the report's folder: %w", err)
+	}
+	if err := write(filepath.Join(dir, marker), []byte("'rollout report --html' made this folder, and replaces what is in it.\n")); err != nil {
+		return err
+	}
+	for _, old := range []string{start, "data"} {
+		if err := os.RemoveAll(filepath.Join(dir, old)); err != nil {
+			return fmt.Errorf("removing the earlier report: %w", err)
+		}
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "data"), 0o755); err != nil {
 		return fmt.Errorf("the report's folder: %w", err)
@@ -159,14 +185,4 @@ func entryOf(run int, t report.Trial) entry {
 		e.Reward = t.Reward
 	}
 	return e
-}
-
-// names of the folders of a trial's parts: itself, or its steps.
-func parts(t report.Trial) (names []string) {
-	for _, s := range t.StepResults {
-		if n := filepath.Base(s.StepName); n == s.StepName && n != "." && n != ".." && !slices.Contains(names, n) {
-			names = append(names, n)
-		}
-	}
-	return names
 }

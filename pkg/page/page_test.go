@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -105,6 +106,26 @@ func TestWrite_Folder(t *testing.T) {
 	if len(ix.Trials) != 1 || len(ix.Blocks) == 0 {
 		t.Errorf("%+v", ix)
 	}
+	// One that ended in the middle, as a command that is killed does.
+	half := run(3)
+	half.Trials[1].VerifierResult = &result.VerifierResult{Rewards: map[string]float64{"reward": math.NaN()}}
+	for _, dir := range []string{dir, t.TempDir()} {
+		if err := Write(dir, []report.Input{half}); err == nil {
+			t.Fatal("a number that cannot be written was")
+		}
+		if _, err := os.Stat(filepath.Join(dir, "data", "0.js")); err != nil {
+			t.Fatal("the control: it had not begun", err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "index.html")); err == nil {
+			t.Error("half a report can be opened")
+		}
+		if err := Write(dir, []report.Input{run(1)}); err != nil {
+			t.Errorf("over half a report: %v", err)
+		}
+		if files, _ := filepath.Glob(filepath.Join(dir, "data", "*")); len(files) != 2 {
+			t.Errorf("of the half there is still something: %q", files)
+		}
+	}
 	other := t.TempDir()
 	if err := os.WriteFile(filepath.Join(other, "thesis.tex"), []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
@@ -139,10 +160,12 @@ func TestDetails_Steps(t *testing.T) {
 	played(t, &trial, filepath.Join(t.TempDir(), "steps", "first"), 2, "")
 	trial.Dir = filepath.Dir(filepath.Dir(trial.Dir))
 	for _, name := range []string{"first", "../first", "..", "second", "first"} {
-		trial.StepResults = append(trial.StepResults, result.StepResult{StepName: name})
+		reward := float64(len(trial.StepResults)) / 4
+		trial.StepResults = append(trial.StepResults, result.StepResult{StepName: name, Reward: &reward, Agent: result.AgentEnd{Stop: "done", Turns: 2}})
 	}
 	d := details(trial)
-	if len(d.Parts) != 2 || d.Parts[0].Name != "first" || len(d.Parts[0].Turns) != 3 || d.Parts[1].Name != "second" || len(d.Parts[1].Turns) != 0 {
+	if len(d.Parts) != 2 || d.Parts[0].Name != "first" || len(d.Parts[0].Turns) != 3 || d.Parts[1].Name != "second" || len(d.Parts[1].Turns) != 0 ||
+		!slices.Equal(d.Parts[1].Facts, []string{"verdict: solved in part, reward 0.75", "ended by: done, 2 turns"}) {
 		t.Errorf("%+v", d.Parts)
 	}
 }
@@ -197,7 +220,7 @@ func TestTrajectory(t *testing.T) {
 	}
 	got, err := json.Marshal(turns)
 	want := `[{"source":"user","at":0,"message":"do\n[image]\nit","calls":[],"seen":"","in":null,"out":null,"end":1796040001500},` +
-		`{"source":"agent","at":1796040001500,"message":"m","thoughts":"r","calls":[{"name":"bash_command","keys":"ls\n","duration":0.5},{"name":"mark_task_complete","keys":null,"duration":null},{"name":"edit","keys":null,"duration":null,"args":"{\"a\":1}"},{"name":"odd","keys":null,"duration":null,"args":"[\"k\"]"}],"seen":"one\n\n\ntwo","in":5,"out":null,"end":0}]`
+		`{"source":"agent","n":1,"at":1796040001500,"message":"m","thoughts":"r","calls":[{"name":"bash_command","keys":"ls\n","duration":0.5},{"name":"mark_task_complete","keys":null,"duration":null},{"name":"edit","keys":null,"duration":null,"args":"{\"a\":1}"},{"name":"odd","keys":null,"duration":null,"args":"[\"k\"]"}],"seen":"one\n\n\ntwo","in":5,"out":null,"end":0}]`
 	if err != nil || string(got) != want {
 		t.Errorf("%v\n%s\nwant\n%s", err, got, want)
 	}
@@ -234,19 +257,19 @@ func TestTurnLog(t *testing.T) {
 	turns, _, err := turnsOf(dir)
 	var got []string
 	for _, x := range turns {
-		line := fmt.Sprintf("%s %q", x.Source, x.Message)
+		line := fmt.Sprintf("%s %d %q", x.Source, x.N, x.Message)
 		for _, c := range x.Calls {
 			line += " " + c.Name
 		}
-		got = append(got, line+fmt.Sprintf(" %q %q +%d", x.Notes, x.Fence, x.End-x.At))
+		got = append(got, line+fmt.Sprintf(" %q %q +%g", x.Notes, x.Fence, x.End-x.At))
 	}
 	want := []string{
-		`user "do it" [] [] +0`,
-		`agent "a\n\np" bash_command ["w"] ["Could not resolve"] +2500`,
-		`the conversation was too long: summary "so far" [] [] +0`,
-		`user "go on" [] [] +0`,
-		`agent "nonsense" ["nothing of it was done: No valid JSON" "the reply ended by: length"] [] +0`,
-		`agent "yes" mark_task_complete [] [] +0`,
+		`user 0 "do it" [] [] +0`,
+		`agent 1 "a\n\np" bash_command ["w"] ["Could not resolve"] +2500`,
+		`the conversation was too long: summary 0 "so far" [] [] +0`,
+		`user 0 "go on" [] [] +0`,
+		`agent 2 "nonsense" ["nothing of it was done: No valid JSON" "the reply ended by: length"] [] +0`,
+		`agent 3 "yes" mark_task_complete [] [] +0`,
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v\n%s\nwant\n%s", err, strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -283,10 +306,11 @@ not json
 	}
 }
 
-// A recording of ours is read.
+// A recording of ours is read, and says to the millisecond when something was
+// printed, whenever in a second it began.
 func TestRecording_Ours(t *testing.T) {
 	var b bytes.Buffer
-	now := begin
+	now := begin.Add(700 * time.Millisecond)
 	c, err := trajectory.NewCast(&b, 160, 40, evil, 10, func() time.Time { now = now.Add(time.Second); return now })
 	if err != nil {
 		t.Fatal(err)
@@ -299,10 +323,14 @@ func TestRecording_Ours(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := json.Marshal(recording(write1(t, b.String())))
-	want := `{"w":160,"h":40,"start":1796040001000,"events":[[1,"m","turn 1"],[3,"o","one�\r\n"],[4,"o","\u001b[31mtwo"],[5,"m","more is not recorded: the limit of this recording was reached"]],"cut":false}`
+	read := recording(write1(t, b.String()))
+	got, err := json.Marshal(read)
+	want := `{"w":160,"h":40,"start":1796040001000,"events":[[1.7,"m","turn 1"],[3.7,"o","one�\r\n"],[4.7,"o","\u001b[31mtwo"],[5.7,"m","more is not recorded: the limit of this recording was reached"]],"cut":false}`
 	if err != nil || string(got) != want {
 		t.Errorf("%v %s, want %s", err, got, want)
+	}
+	if at := int64(read.Start + 1000*read.Events[0].at); at != begin.Add(2700*time.Millisecond).UnixMilli() {
+		t.Errorf("the first event was at %d", at)
 	}
 }
 
@@ -320,7 +348,7 @@ func FuzzFiles(f *testing.F) {
 	})
 }
 
-// xterm.js is as npm has it: @xterm/xterm 6.0.0 (docs/decisions/025).
+// xterm.js is as npm has it: @xterm/xterm 6.0.0 (docs/decisions/024).
 func TestXterm(t *testing.T) {
 	for name, want := range map[string]string{
 		"xterm.js":  "14903579ff54664cd72f8e8699e6961a6272c21863ec1c3b118cdc8af5d4a972",

@@ -2,8 +2,8 @@ package page
 
 import (
 	"fmt"
-	"io"
 	"path/filepath"
+	"strings"
 	"unicode/utf8"
 
 	"fence/pkg/internal/readfile"
@@ -40,17 +40,19 @@ type phase struct {
 
 // part is a trial, or one step of one that has several.
 type part struct {
-	Name     string `json:"name"` // "" for a trial without steps
-	Turns    []turn `json:"turns"`
-	Cut      int    `json:"cut"` // turns that are not shown
-	Replay   *cast  `json:"replay"`
-	Verifier string `json:"verifier"`
-	Script   string `json:"script"` // what a scripted agent printed
-	Note     string `json:"note"`   // what could not be read
+	Name     string   `json:"name"`  // "" for a trial without steps
+	Facts    []string `json:"facts"` // what came of a step
+	Turns    []turn   `json:"turns"`
+	Cut      int      `json:"cut"` // turns that are not shown
+	Replay   *cast    `json:"replay"`
+	Verifier string   `json:"verifier"`
+	Script   string   `json:"script"` // what a scripted agent printed
+	Note     string   `json:"note"`   // what could not be read
 }
 
 func details(t report.Trial) detail {
 	d := detail{Fault: t.Fault, Tainted: t.Tainted, Warnings: t.Warnings, Phases: []phase{}, Parts: []part{}}
+	facts := map[string][]string{}
 	for i, b := range report.Show(t, 0) {
 		switch {
 		case i == 0:
@@ -59,28 +61,34 @@ func details(t report.Trial) detail {
 			}
 		case b.Heading == "Isolation":
 			d.Isolation = b.Lines
+		default:
+			if step, ok := strings.CutPrefix(b.Heading, "Step "); ok {
+				facts[step] = b.Lines
+			}
 		}
 	}
 	if t.VerifierResult != nil {
 		d.Rewards = t.VerifierResult.Rewards
 	}
-	for _, p := range []struct {
-		name string
-		t    *result.Timing
-	}{{"start", t.EnvironmentSetup}, {"setup", t.AgentSetup}, {"agent", t.AgentExecution}, {"verifier", t.VerifierTiming}} {
-		if p.t != nil && p.t.FinishedAt != nil {
-			d.Phases = append(d.Phases, phase{p.name, p.t.StartedAt.Sub(t.StartedAt).Seconds(), p.t.FinishedAt.Sub(t.StartedAt).Seconds()})
+	for _, p := range report.Phases(t) {
+		if p.Time.FinishedAt != nil {
+			d.Phases = append(d.Phases, phase{p.Name, p.Time.StartedAt.Sub(t.StartedAt).Seconds(), p.Time.FinishedAt.Sub(t.StartedAt).Seconds()})
 		}
 	}
 	if t.Dir == "" {
 		return d
 	}
-	names := parts(t)
-	if len(names) == 0 {
+	if len(t.StepResults) == 0 {
 		d.Parts = append(d.Parts, partOf("", t.Dir))
 	}
-	for _, n := range names {
-		d.Parts = append(d.Parts, partOf(n, filepath.Join(t.Dir, "steps", n)))
+	known := map[string]bool{}
+	for _, s := range t.StepResults {
+		if dir := t.StepDir(s.StepName); dir != "" && !known[dir] {
+			known[dir] = true
+			p := partOf(s.StepName, dir)
+			p.Facts = facts[s.StepName]
+			d.Parts = append(d.Parts, p)
+		}
 	}
 	return d
 }
@@ -97,24 +105,15 @@ func partOf(name, dir string) part {
 
 // text is a file for reading: both ends of a long one, "" of none.
 func text(path string) string {
-	f, err := readfile.Open(path)
+	begin, end, left, err := readfile.Ends(path, maxText/2, maxText/2)
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return ""
+	between := ""
+	if left > 0 {
+		between = leftOut(left)
 	}
-	if size <= maxText {
-		data := make([]byte, size)
-		n, _ := f.ReadAt(data, 0)
-		return string(data[:n])
-	}
-	ends := make([]byte, maxText)
-	n, _ := f.ReadAt(ends[:maxText/2], 0)
-	m, _ := f.ReadAt(ends[maxText/2:], size-maxText/2)
-	return string(ends[:n]) + leftOut(size-maxText) + string(ends[maxText/2:maxText/2+m])
+	return string(begin) + between + string(end)
 }
 
 // short is a text with both ends of a long one.

@@ -18,14 +18,15 @@ import (
 // turn is a step of a trajectory as it is shown.
 type turn struct {
 	Source   string   `json:"source"`
-	At       int64    `json:"at"` // milliseconds since 1970, 0 where nobody noted it
+	N        int      `json:"n,omitempty"` // of the agent's turns, from 1; 0 of what is none
+	At       float64  `json:"at"`          // milliseconds since 1970, 0 where nobody noted it
 	Message  string   `json:"message"`
 	Thoughts string   `json:"thoughts,omitempty"`
 	Calls    []action `json:"calls"`
 	Seen     string   `json:"seen"` // what the agent was shown of it
 	Input    *int     `json:"in"`
 	Output   *int     `json:"out"`
-	End      int64    `json:"end"`             // as At: when its output was there, 0 where nobody noted it
+	End      float64  `json:"end"`             // as At: when its output was there, 0 where nobody noted it
 	Notes    []string `json:"notes,omitempty"` // what was wrong with the reply
 	Fence    []string `json:"fence,omitempty"` // words in the output that a closed door may have caused
 }
@@ -116,15 +117,15 @@ func fromLog(path string) ([]turn, error) {
 	}
 	turns := []turn{}
 	for i, x := range all {
-		at := x.StartedAt.UnixMilli()
+		at := milliseconds(x.StartedAt)
 		if x.Kind == trajectory.Act && (i == 0 || all[i-1].Kind != trajectory.Act) {
 			turns = append(turns, turn{Source: "user", At: at, End: at, Message: short(x.Prompt, maxText), Calls: []action{}})
 		}
-		t := turn{Source: "agent", At: at, Thoughts: short(x.Reasoning, maxText), Calls: []action{}, Seen: short(x.Output, maxText),
-			Input: x.PromptTokens, Output: x.CompletionTokens, End: at + int64(1000*(x.ModelSec+x.TerminalSec)), Fence: x.Fence}
+		t := turn{Source: "agent", N: x.Turn, At: at, Thoughts: short(x.Reasoning, maxText), Calls: []action{}, Seen: short(x.Output, maxText),
+			Input: x.PromptTokens, Output: x.CompletionTokens, End: at + 1000*(x.ModelSec+x.TerminalSec), Fence: x.Fence}
 		t.Message = strings.TrimSpace(x.Analysis + "\n\n" + x.Plan)
 		if x.Kind != trajectory.Act {
-			t.Source = "the conversation was too long: " + x.Kind
+			t.Source, t.N = "the conversation was too long: "+x.Kind, 0
 		}
 		if x.Error != "" || t.Message == "" {
 			t.Message = x.Reply
@@ -162,10 +163,15 @@ func fromATIF(path string) ([]turn, error) {
 		return nil, fmt.Errorf("%s is no trajectory: %w", path, err)
 	}
 	turns := []turn{}
+	nth := 0
 	for _, s := range doc.Steps {
 		t := turn{Source: s.Source, Message: short(string(s.Message), maxText), Thoughts: short(s.Reasoning, maxText), Calls: []action{}}
+		if s.Source == "agent" {
+			nth++
+			t.N = nth
+		}
 		if at, err := time.Parse(time.RFC3339Nano, s.Timestamp); err == nil {
-			t.At = at.UnixMilli()
+			t.At = milliseconds(at)
 		}
 		for _, c := range s.ToolCalls {
 			t.Calls = append(t.Calls, actionOf(c.Name, c.Args))
@@ -187,6 +193,10 @@ func fromATIF(path string) ([]turn, error) {
 	}
 	return turns, nil
 }
+
+// milliseconds are those since 1970, with their fractions: what a turn was shown
+// was recorded before it began, by less than one may be.
+func milliseconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1000 }
 
 // fit leaves out turns of the middle until the rest can be shown.
 func fit(turns []turn) []turn {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,7 +35,7 @@ func Blocks(r Report) (out []Block) {
 func ofRun(run Run) (out []Block) {
 	head := Block{Heading: run.Name, Level: 1, Lines: []string{trials(run.Trials)}}
 	if n := len(run.Unfinished); n > 0 {
-		head.Lines[0] += fmt.Sprintf("; %s without a result, running or stopped: %s", number(float64(n)), names(run.Unfinished))
+		head.Lines[0] += fmt.Sprintf("; %d without a result, running or stopped: %s", n, names(run.Unfinished))
 	}
 	if run.NotBegun > 0 {
 		head.Lines[0] += fmt.Sprintf("; %d not begun", run.NotBegun)
@@ -203,19 +204,36 @@ func (o Outcome) words() string {
 	}
 }
 
+// ofFaults has a row for each class: that an image is missing is no more to know
+// for having met the oracle and the no-op.
 func ofFaults(groups []Group) Block {
 	b := Block{Heading: "Faults", Level: 2, Header: []string{"Class", "Cause", "Phase", "Agent", "Trials", "Which, and what can be done"}, Left: 4, Words: true}
+	var all []Fault
+	who := map[string][]string{}
+	key := func(f Fault) string { return f.Phase + "\x00" + f.Class + "\x00" + f.Cause }
 	for _, g := range groups {
 		for _, f := range g.Faults {
 			if f.Class == "solution_missing" && g.Agent == oracle {
 				continue // the table says so
 			}
-			which := names(f.Trials)
-			if f.Hint != "" {
-				which += "; hint: " + f.Hint
+			i := slices.IndexFunc(all, func(x Fault) bool { return key(x) == key(f) })
+			if i < 0 {
+				i = len(all)
+				all = append(all, Fault{Phase: f.Phase, Class: f.Class, Cause: f.Cause})
 			}
-			b.Rows = append(b.Rows, []string{f.Class, f.Cause, f.Phase, g.Agent, fmt.Sprint(len(f.Trials)), which})
+			all[i].Trials = append(all[i].Trials, f.Trials...)
+			all[i].Hint = cmp.Or(all[i].Hint, f.Hint)
+			if !slices.Contains(who[key(f)], g.Agent) {
+				who[key(f)] = append(who[key(f)], g.Agent)
+			}
 		}
+	}
+	for _, f := range all {
+		which := names(f.Trials)
+		if f.Hint != "" {
+			which += "; hint: " + f.Hint
+		}
+		b.Rows = append(b.Rows, []string{f.Class, f.Cause, f.Phase, strings.Join(who[key(f)], ", "), fmt.Sprint(len(f.Trials)), which})
 	}
 	return b
 }

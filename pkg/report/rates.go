@@ -35,16 +35,6 @@ func (r Rate) String() string {
 // number is a sum of rewards without the noise of adding them.
 func number(f float64) string { return strconv.FormatFloat(math.Round(f*1e6)/1e6, 'f', -1, 64) }
 
-// ks are Harbor's numbers of attempts: 1, the powers of two, 5 and the tens.
-func ks(most int) (out []int) {
-	for k := 1; k <= most; k++ {
-		if k&(k-1) == 0 || k == 5 || k%10 == 0 {
-			out = append(out, k)
-		}
-	}
-	return out
-}
-
 // passAt is of the trials of one group. An attempt without a verdict is none,
 // unless the agent broke it: that one has not solved the task.
 func passAt(trials []Trial) []PassAt {
@@ -67,10 +57,10 @@ func passAt(trials []Trial) []PassAt {
 		most = max(most, one.n)
 		tasks = append(tasks, one)
 	}
-	if attempts < 2 {
+	if attempts < 2 || most == 0 {
 		return out
 	}
-	for _, k := range ks(most) {
+	for _, k := range append([]int{1}, result.Ks(most)...) {
 		p := PassAt{K: k}
 		for _, t := range tasks {
 			if t.n >= k {

@@ -107,8 +107,8 @@ func (t *Trial) printed() {
 	}
 	where := t.Dir
 	for _, s := range t.StepResults {
-		if name := filepath.Base(s.StepName); name == s.StepName && name != ".." {
-			where = filepath.Join(t.Dir, "steps", name)
+		if dir := t.StepDir(s.StepName); dir != "" {
+			where = dir
 		}
 		if s.Fault != nil || s.Reward == nil || *s.Reward < 1 {
 			break
@@ -118,26 +118,22 @@ func (t *Trial) printed() {
 	t.Script = end(filepath.Join(where, "agent", "oracle.txt"), tail)
 }
 
+// StepDir is the folder of a step's files; "" for a name that leads elsewhere.
+func (t Trial) StepDir(name string) string {
+	if filepath.Base(name) != name || name == "." || name == ".." {
+		return ""
+	}
+	return filepath.Join(t.Dir, "steps", name)
+}
+
 // end is the last n bytes of a file, less: whole lines where there is one; ""
 // where it cannot be read.
 func end(path string, n int64) string {
-	f, err := readfile.Open(path)
+	_, data, left, err := readfile.Ends(path, 0, n)
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return ""
-	}
-	from := max(0, size-n)
-	data := make([]byte, size-from)
-	got, err := f.ReadAt(data, from)
-	if err != nil && err != io.EOF {
-		return ""
-	}
-	data = data[:got]
-	if i := bytes.IndexByte(data, '\n'); from > 0 && i >= 0 && i < len(data)-1 {
+	if i := bytes.IndexByte(data, '\n'); left > 0 && i >= 0 && i < len(data)-1 {
 		data = data[i+1:]
 	}
 	return string(data)

@@ -126,7 +126,7 @@ func TestGolden(t *testing.T) {
 	before, after := rollouts()
 	for name, runs := range map[string][]Input{
 		"guide":   {{Name: "jobs/validate", Trials: guide()}},
-		"model":   {{Name: "jobs/a", Trials: before, Unfinished: []string{"task_12__Ab3dE6g"}}},
+		"model":   {{Name: "jobs/a", Trials: before, Unfinished: []string{"task_12__Ab3dE6g"}, NotBegun: 7}},
 		"compare": {{Name: "jobs/a", Trials: before}, {Name: "jobs/b", Trials: after, Unread: []string{"jobs/b/x/result.json: not a record of a trial"}}},
 		"none":    {{Name: "jobs/empty", Unfinished: []string{"a", "b"}}},
 	} {
@@ -295,6 +295,43 @@ func TestPassAt(t *testing.T) {
 	}
 }
 
+// Two runs of three tasks, five attempts each, counted by hand. Before: a is
+// solved once, b always, c never, and one of its attempts is lost. After: a three
+// times, b four times, and of c the model broke one.
+func TestByHand(t *testing.T) {
+	lot := func(verdicts map[string]string) (all []Trial) {
+		for task, each := range verdicts {
+			for i, c := range each {
+				all = append(all, trial("d", task, "terminus", map[rune]string{'1': "1", '0': "0", 'i': "start start_failed infra", 'm': "agent memory_limit agent"}[c], model("m"), attempt(i+1)))
+			}
+		}
+		return all
+	}
+	r := Summarise(Input{Name: "was", Trials: lot(map[string]string{"a": "00100", "b": "11111", "c": "0i000"})},
+		Input{Name: "is", Trials: lot(map[string]string{"a": "10101", "b": "11011", "c": "000m0"})})
+	var got []string
+	for _, run := range r.Runs {
+		g := run.Groups[0]
+		line := run.Name + ": " + g.Rates.Verdicts.String() + ", " + g.Rates.AgentZero.String() + ", " + g.Rates.Harbor.String()
+		for _, p := range g.PassAt {
+			line += fmt.Sprintf("; @%d %.4f of %d", p.K, p.Value, p.Tasks)
+		}
+		got = append(got, line)
+	}
+	c := r.Changes[0]
+	got = append(got, fmt.Sprintf("same %d, better %d, worse %d: %v", c.Same, c.Better, c.Worse, c.Tasks))
+	want := []string{
+		// (1/5 + 1 + 0)/3; (1-6/10 + 1 + 0)/3; (1-1/5 + 1 + 0)/3; c has no five
+		"was: 6/14 (0.429), 6/14 (0.429), 6/15 (0.400); @1 0.4000 of 3; @2 0.4667 of 3; @4 0.6000 of 3; @5 1.0000 of 2",
+		// (3/5 + 4/5 + 0)/3; (1-1/10 + 1 + 0)/3; (1 + 1 + 0)/3
+		"is: 7/14 (0.500), 7/15 (0.467), 7/15 (0.467); @1 0.4667 of 3; @2 0.6333 of 3; @4 0.6667 of 3; @5 0.6667 of 3",
+		"same 1, better 1, worse 1: [{d a 1/5 solved 3/5 solved} {d b 5/5 solved 4/5 solved}]",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // Models are compared with each other, an oracle only with an oracle; several
 // attempts at a task are one verdict.
 func TestCompare(t *testing.T) {
@@ -384,6 +421,14 @@ func TestHostile(t *testing.T) {
 					t.Errorf("%s has %q", name, bad)
 				}
 			}
+		}
+		columns := 0
+		for line := range strings.Lines(page.String()) {
+			n := strings.Count(strings.ReplaceAll(line, `\|`, ""), "|")
+			if columns > 0 && n > 0 && n != columns {
+				t.Errorf("%s: a row of another number of columns: %s", name, line)
+			}
+			columns = n
 		}
 		for _, bad := range []string{"<script", "a](http", "|\n#"} {
 			if strings.Contains(page.String(), bad) {

@@ -118,15 +118,22 @@ func rewards(m map[string]float64) string {
 	return strings.Join(all, ", ")
 }
 
+// Phase is one that a trial came to.
+type Phase struct {
+	Name string
+	Time *result.Timing
+}
+
+// Phases are those of a trial, in their order.
+func Phases(t Trial) []Phase {
+	all := []Phase{{"start", t.EnvironmentSetup}, {"setup", t.AgentSetup}, {"agent", t.AgentExecution}, {"verifier", t.VerifierTiming}}
+	return slices.DeleteFunc(all, func(p Phase) bool { return p.Time == nil })
+}
+
 func phases(t Trial) string {
 	all := []string{duration(span(t.StartedAt, &t.FinishedAt))}
-	for _, p := range []struct {
-		name string
-		t    *result.Timing
-	}{{"start", t.EnvironmentSetup}, {"setup", t.AgentSetup}, {"agent", t.AgentExecution}, {"verifier", t.VerifierTiming}} {
-		if p.t != nil {
-			all = append(all, p.name+" "+duration(span(p.t.StartedAt, p.t.FinishedAt)))
-		}
+	for _, p := range Phases(t) {
+		all = append(all, p.Name+" "+duration(span(p.Time.StartedAt, p.Time.FinishedAt)))
 	}
 	return strings.Join(all, "; ")
 }

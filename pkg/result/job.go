@@ -206,13 +206,21 @@ func passAtK(some []Tally) map[int]float64 {
 		}
 		out[k] /= float64(len(tasks))
 	}
-	for k := 2; k <= least; k *= 2 {
-		at(k)
-	}
-	for k := 5; k <= least; k += 5 {
+	for _, k := range Ks(least) {
 		at(k)
 	}
 	return out
+}
+
+// Ks are the numbers of attempts for which Harbor has a pass@k: the powers of two
+// and the multiples of five, from 2 up to most.
+func Ks(most int) (all []int) {
+	for k := 2; k <= most; k++ {
+		if k&(k-1) == 0 || k%5 == 0 {
+			all = append(all, k)
+		}
+	}
+	return all
 }
 
 // PassAt is the unbiased estimate of the chance that one of k attempts solves a

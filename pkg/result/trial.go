@@ -205,7 +205,8 @@ func (t Trial) Used() (all []*AgentResult) {
 // DropDetails lets the tokens of all turns go, which only training needs: all
 // trials at once have no room for them.
 func (t Trial) DropDetails() {
-	for _, u := range t.Used() {
+	steps := Trial{StepResults: t.StepResults} // also beside a trial's own
+	for _, u := range append(t.Used(), steps.Used()...) {
 		u.RolloutDetails = nil
 	}
 }

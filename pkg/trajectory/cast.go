@@ -20,8 +20,8 @@ type Cast struct {
 	mu    sync.Mutex
 	w     io.Writer
 	now   func() time.Time
-	began time.Time
-	max   int64 // bytes of output that are recorded
+	began time.Time // of its clock: the whole second that the header names
+	max   int64     // bytes of output that are recorded
 	seen  int64
 	rest  []byte // the beginning of a character
 	plain plain
@@ -30,8 +30,14 @@ type Cast struct {
 
 // NewCast writes the header. After max bytes of output (0: no limit) the rest
 // is not recorded, and a marker says so.
+//
+// The format has whole seconds for when a recording began. Its events count
+// from there, and not from this call, so that header and event together say
+// when something was printed: that is what a turn's times are held against.
 func NewCast(w io.Writer, width, height int, title string, max int64, now func() time.Time) (*Cast, error) {
-	c := &Cast{w: w, now: now, began: now(), max: max}
+	began := now()
+	began = began.Add(-time.Duration(began.Nanosecond())) // not Truncate: that loses the monotonic clock
+	c := &Cast{w: w, now: now, began: began, max: max}
 	c.line(struct {
 		Version   int               `json:"version"`
 		Width     int               `json:"width"`

@@ -227,6 +227,7 @@ func (c *clock) Now() time.Time       { return c.now }
 func TestCast(t *testing.T) {
 	var out bytes.Buffer
 	now := &clock{began}
+	now.pass(700 * time.Millisecond) // the header says the second; the events count from it
 	c, err := trajectory.NewCast(&out, 160, 40, "a <task>", 0, now.Now)
 	if err != nil {
 		t.Fatal(err)
@@ -251,12 +252,12 @@ func TestCast(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"version":2,"width":160,"height":40,"timestamp":1796040000,"title":"a \u003ctask\u003e","env":{"SHELL":"/bin/bash","TERM":"xterm-256color"}}
-[0.000000,"o","h"]
-[0.000001,"o","é"]
-[1.500001,"o","\u001b[31m"]
-[1.500001,"o","😀�!"]
-[1.500001,"i","ls\n"]
-[1.500001,"m","turn 2"]
+[0.700000,"o","h"]
+[0.700001,"o","é"]
+[2.200001,"o","\u001b[31m"]
+[2.200001,"o","😀�!"]
+[2.200001,"i","ls\n"]
+[2.200001,"m","turn 2"]
 [0.000000,"o","��"]
 `
 	if out.String() != want {

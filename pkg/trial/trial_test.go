@@ -250,6 +250,7 @@ func TestRun_VerifiesAfter(t *testing.T) {
 		"reward 1, done": func(*fake) (session.Exit, error) { return session.Exit{Code: 3}, nil },
 	} {
 		b := newBench(t)
+		b.Spec.Agent.Timeout = time.Hour // more than the agent had of its own
 		b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
 			if !isSolve(c) {
 				return passes(f, c, s)
@@ -261,8 +262,8 @@ func TestRun_VerifiesAfter(t *testing.T) {
 		if got := brief(r); got != want {
 			t.Errorf("%s, want %s: %+v", got, want, r.Fault)
 		}
-		if r.Agent.Stop == "time_cap" && (r.ExceptionInfo == nil || r.ExceptionInfo.Type != "AgentTimeoutError") {
-			t.Errorf("Harbor's AgentTimeoutError is missing: %+v", r.ExceptionInfo)
+		if r.Agent.Stop == "time_cap" && (r.ExceptionInfo == nil || r.ExceptionInfo.Type != "AgentTimeoutError" || strings.Contains(r.ExceptionInfo.Message, "1h")) {
+			t.Errorf("Harbor's AgentTimeoutError is missing, or says what the task allows: %+v", r.ExceptionInfo)
 		}
 		if r.Agent.ExitCode != nil && *r.Agent.ExitCode == 3 && read(t, b.Dir, "agent/exit-code.txt") != "3\n" {
 			t.Error("agent/exit-code.txt does not say 3")

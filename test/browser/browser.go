@@ -254,6 +254,18 @@ func (p *Page) Picture(path string) {
 	}
 }
 
+// Prefers sets what a person's system prefers: "dark" or "light".
+func (p *Page) Prefers(scheme string) {
+	p.t.Helper()
+	p.must("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+}
+
+// Wide gives the window another width.
+func (p *Page) Wide(width, height int) {
+	p.t.Helper()
+	p.must("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}, nil)
+}
+
 // Click presses and lets go of the mouse there.
 func (p *Page) Click(x, y float64) {
 	p.t.Helper()

@@ -26,6 +26,34 @@ func Open(name string) (*os.File, error) {
 	return f, nil
 }
 
+// Ends reads what Open opens, of a long file the first head and the last tail
+// bytes; so many between them are left out.
+func Ends(name string, head, tail int64) (begin, end []byte, left int64, err error) {
+	f, err := Open(name)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	defer f.Close()
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if left = max(0, size-head-tail); left == 0 {
+		head = min(head, size)
+		tail = size - head
+	}
+	begin, end = make([]byte, head), make([]byte, tail)
+	n, err := f.ReadAt(begin, 0)
+	if err == nil || err == io.EOF {
+		begin = begin[:n]
+		n, err = f.ReadAt(end, size-tail)
+	}
+	if err != nil && err != io.EOF {
+		return nil, nil, 0, err
+	}
+	return begin, end[:n], left, nil // the file may have become shorter
+}
+
 // Regular reads what Open opens. More than limit bytes are an error.
 func Regular(name string, limit int64) ([]byte, error) {
 	f, err := Open(name)

@@ -55,7 +55,7 @@ function drawList() {
     h("h1", null, "rollout report"),
     h("p", { class: "dim" }, d.runs.join(", ")),
     h("div", { class: "cards" },
-      card(d.trials.length, "trials"), Object.keys(kinds).filter(n).map((k) => card(n(k), kinds[k], k)),
+      card(d.trials.length, "trials"), d.open ? card(d.open, "not done") : null, Object.keys(kinds).filter(n).map((k) => card(n(k), kinds[k], k)),
       judged ? card((n("solved") / judged * 100).toFixed(1) + "%", "of verdicts solved") : null,
       d.trials.some((t) => t.tainted) ? card(d.trials.filter((t) => t.tainted).length, "tainted", "failed") : null),
     h("div", { class: "plots" },

@@ -12,9 +12,11 @@ function outcomes(trials, pick) {
     r.n++;
   }
   const all = [...rows.values()].sort((a, b) => a.agent.localeCompare(b.agent) || a.set.localeCompare(b.set));
-  return h("table", { class: "bars" }, all.map((r) =>
-    h("tr", null, h("th", null, r.set), h("td", { class: "dim" }, r.agent), h("td", null, bar(r, pick)),
-      h("td", { class: "n" }, ((r.solved || 0) + (r.rejected || 0)) + "/" + r.n))));
+  const there = Object.keys(kinds).filter((k) => all.some((r) => r[k]));
+  return [h("p", { class: "legend" }, there.map((k) => h("span", null, h("i", { class: "swatch " + k }), kinds[k]))),
+    h("table", { class: "bars outcomes" }, all.map((r) =>
+      h("tr", null, h("th", null, r.set), h("td", { class: "dim" }, r.agent), h("td", null, bar(r, pick)),
+        h("td", { class: "n" }, ((r.solved || 0) + (r.rejected || 0)) + " of " + r.n + (r.agent === "nop" ? " rejected" : " solved")))))];
 }
 
 function bar(r, pick) {
@@ -46,10 +48,10 @@ function histogram(trials, of, unit, least) {
     b.n++;
   }
   const high = Math.max(...bins.map((b) => b.n)), W = 420, H = 120, w = W / columns;
-  const svg = h("svg:svg", { viewBox: `-34 -14 ${W + 44} ${H + 40}`, class: "histogram", role: "img" });
-  for (const part of [0.5, 1]) {
-    const y = H - part * H;
-    svg.append(h("svg:line", { x1: 0, x2: W, y1: y, y2: y, class: "grid" }), h("svg:text", { x: -4, y: y + 4, class: "axis end" }, number(high * part)));
+  const svg = h("svg:svg", { viewBox: `-40 -26 ${W + 60} ${H + 52}`, class: "histogram", role: "img" }, h("svg:text", { x: -40, y: -14, class: "axis" }, "trials"));
+  for (const n of new Set([Math.round(high / 2), high])) {
+    const y = H - n / high * H;
+    svg.append(h("svg:line", { x1: 0, x2: W, y1: y, y2: y, class: "grid" }), h("svg:text", { x: -5, y: y + 5, class: "axis end" }, number(n)));
   }
   bins.forEach((b, i) => {
     let y = H;
@@ -62,11 +64,8 @@ function histogram(trials, of, unit, least) {
     }
   });
   svg.append(h("svg:line", { x1: 0, x2: W, y1: H, y2: H, class: "base" }));
-  const labels = Math.min(columns, 5);
-  for (let i = 0; i <= labels; i++) {
-    const at = Math.round((columns * i) / labels);
-    svg.append(h("svg:text", { x: at * w, y: H + 16, class: "axis " + (i === labels ? "end" : i ? "mid" : "") }, unit(at * step)));
-  }
+  const each = Math.max(1, nice(columns / 4)); // columns between two labels
+  for (let i = 0; i <= columns; i += each) svg.append(h("svg:text", { x: i * w, y: H + 19, class: "axis mid" }, i ? unit(i * step) : "0"));
   return svg;
 }
 

@@ -24,12 +24,21 @@ class Replay {
       return now;
     });
     this.length = Math.max(now, 0.001);
+    this.places = this.moments.map(([at]) => this.moment(at));
   }
 
-  // moment is the time in the replay of a time in the recording.
+  // moment is the time in the replay of a time in the recording: before the event
+  // that comes next, however short the pause in between was made.
   moment(at) {
-    const i = this.cast.events.findIndex(([t]) => t > at);
-    return i < 0 ? this.length : i === 0 ? 0 : this.times[i - 1];
+    let from = 0, to = this.times.length; // the first event after it is among these
+    while (from < to) {
+      const i = (from + to) >> 1;
+      if (this.cast.events[i][0] > at) to = i; else from = i + 1;
+    }
+    if (from === 0) return 0;
+    if (from === this.times.length) return this.length;
+    const [was, next] = [this.cast.events[from - 1][0], this.cast.events[from][0]];
+    return this.times[from - 1] + (at - was) / (next - was) * (this.times[from] - this.times[from - 1]);
   }
 
   async draw() {
@@ -37,20 +46,35 @@ class Replay {
     this.scrub = h("input", { type: "range", min: 0, max: 1000, step: "any", value: 0, class: "scrub", "aria-label": "position", oninput: (e) => this.follow(e.target.value / 1000 * this.length) });
     this.button = h("button", { onclick: () => (this.playing ? this.pause() : this.play()) }, "play");
     this.label = h("span", { class: "dim clock" });
+    this.ticks = h("div", { class: "ticks" });
+    this.buttons = this.moments.map(([at, name]) => h("button", { onclick: () => this.go(at) }, name));
     this.root = h("div", { class: "replay" }, screen,
-      h("div", { class: "controls" }, this.button, this.scrub, this.label,
+      h("div", { class: "controls" }, this.button, h("div", { class: "track" }, this.scrub, this.ticks), this.label,
         h("select", { "aria-label": "speed", onchange: (e) => { this.speed = Number(e.target.value); } }, [0.5, 1, 2, 5, 20].map((s) => h("option", { value: s, selected: s === 1 }, s + "x"))),
         h("label", null, h("input", { type: "checkbox", checked: true, onchange: (e) => this.shorten(e.target.checked) }), "short pauses")),
-      h("div", { class: "moments" }, this.moments.map(([at, name]) => h("button", { onclick: () => this.go(at) }, name))),
+      h("div", { class: "moments" }, this.buttons),
       this.cast.cut ? h("p", { class: "dim" }, "The recording goes on; so much of it is not kept in a report.") : null);
     await load("xterm/xterm.js");
-    const room = Math.min(document.body.clientWidth, 1400) - 60;
     this.term = new Terminal({ cols: this.cast.w, rows: this.cast.h, disableStdin: true, scrollback: 5000, allowProposedApi: false, cursorBlink: false,
-      fontSize: Math.max(6, Math.min(14, Math.floor(room / this.cast.w / 0.602))), fontFamily: "ui-monospace, 'DejaVu Sans Mono', 'Liberation Mono', monospace",
+      fontSize: this.size(), fontFamily: "ui-monospace, 'DejaVu Sans Mono', 'Liberation Mono', monospace",
       linkHandler: { activate() {}, allowNonHttpProtocols: true }, windowOptions: {}, theme: { background: "#14161a", foreground: "#d8dbe0" } });
     this.term.open(screen);
+    const fit = () => (this.root.isConnected ? this.term.options.fontSize = this.size() : removeEventListener("resize", fit));
+    addEventListener("resize", fit);
+    this.mark();
     this.seek(this.length);
     return this.root;
+  }
+
+  // size is that of letters with which a line fits into the window, in pixels.
+  size() {
+    const room = Math.min(document.body.clientWidth, 1400) - 60;
+    return Math.max(6, Math.min(14, Math.floor(room / this.cast.w / 0.602)));
+  }
+
+  // mark draws a line on the scrubber for each moment.
+  mark() {
+    fill(this.ticks, this.places.map((p) => h("i", { style: "left: " + p / this.length * 100 + "%" })));
   }
 
   // seek shows the terminal as it was at a time of the replay.
@@ -75,6 +99,8 @@ class Replay {
     this.position = to;
     if (!this.busy) this.scrub.value = to / this.length * 1000; // else a hand is on it
     this.label.textContent = time(to) + " / " + time(this.length);
+    const now = this.places.findLastIndex((p) => p <= to);
+    this.buttons.forEach((b, i) => b.classList.toggle("now", i === now));
   }
 
   // follow seeks to where the scrubber is: to the last place that it has come to
@@ -101,6 +127,7 @@ class Replay {
     const at = this.next > 0 ? this.cast.events[this.next - 1][0] : 0;
     this.brief = yes;
     this.clock();
+    this.mark();
     this.position = this.moment(at);
     this.seek(this.position);
   }

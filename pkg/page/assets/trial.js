@@ -25,6 +25,7 @@ async function drawTrial(n, where) {
     h("div", { class: "two" },
       h("table", { class: "facts" }, d.rows.map(([k, v]) => h("tr", null, h("th", null, k), h("td", null, v)))),
       h("div", null, phases(d.phases), d.isolation ? [h("h3", null, "Isolation"), h("ul", null, d.isolation.map((l) => h("li", null, l)))] : null)));
+  if (d.parts.length === 0) put(root, h("p", { class: "dim" }, "Only the record of this trial was read, and not its files."));
   for (const p of d.parts) put(root, await drawPart(p, where));
 }
 
@@ -36,43 +37,45 @@ function notice(kind, title, ...lines) {
 function phases(all) {
   const end = Math.max(...all.map((p) => p.to), 0.001);
   if (all.length === 0) return null;
-  return h("table", { class: "bars" }, all.map((p) => h("tr", null, h("th", null, p.name),
+  return h("table", { class: "bars", "aria-label": "where the time went" }, h("caption", null, "Where the time went"), all.map((p) => h("tr", null, h("th", null, p.name),
     h("td", null, h("svg:svg", { viewBox: "0 0 1000 20", preserveAspectRatio: "none", class: "bar" },
       h("svg:rect", { x: 1000 * p.from / end, width: Math.max(3, 1000 * (p.to - p.from) / end), y: 4, height: 12, class: "fill phase" }))),
     h("td", { class: "n" }, time(p.to - p.from)))));
 }
 
+// moments are the places of a recording to go to: what it names itself, and the
+// beginning of each turn.
+function moments(p) {
+  const named = p.replay.events.filter(([, kind]) => kind === "m").map(([at, , name]) => [at, name || "mark"]);
+  const turns = p.replay.start ? p.turns.filter((t) => t.n && t.at).map((t) => [(t.at - p.replay.start) / 1000, "turn " + t.n]) : [];
+  return [...named, ...turns].sort((a, b) => a[0] - b[0]).slice(0, 500);
+}
+
 async function drawPart(p, where) {
   const out = [];
-  if (p.name) out.push(h("h2", null, "Step " + p.name));
+  if (p.name) out.push(h("h2", { class: "step" }, "Step " + p.name), p.facts && h("ul", { class: "facts" }, p.facts.map((l) => h("li", null, l))));
   if (p.note) out.push(notice("partly", "Not all could be read", p.note));
   let replay = null;
   if (p.replay && p.replay.events.length) {
-    const moments = p.replay.events.filter(([, kind]) => kind === "m").map(([at, , name]) => [at, name || "mark"]);
-    if (moments.length === 0 && p.replay.start) {
-      let turn = 0;
-      for (const t of p.turns) if (t.source === "agent" && t.at) moments.push([(t.at - p.replay.start) / 1000, "turn " + ++turn]);
-    }
-    replay = new Replay(p.replay, moments.slice(0, 500));
+    replay = new Replay(p.replay, moments(p));
     out.push(h("h2", null, "Terminal"), await replay.draw());
     if (where.at !== undefined) replay.go(Number(where.at));
   }
   if (p.turns.length) {
-    let turn = 0;
     out.push(h("h2", null, "Turns"), p.cut ? notice("partly", p.cut + " turns of the middle are not in this report") : null,
-      p.turns.map((t, i) => drawTurn(t, t.source === "agent" ? ++turn : 0, p, replay)));
+      p.turns.map((t) => drawTurn(t, p, replay)));
   }
   for (const [title, text] of [["What the verifier printed", p.verifier], ["What the solution printed", p.script]]) {
     if (text) out.push(h("h2", null, title), h("pre", { class: "output" }, text));
   }
+  if (!replay && !p.turns.length && !p.verifier && !p.script) out.push(h("p", { class: "dim" }, "Nothing was printed, and no turn was taken."));
   return out;
 }
 
-// drawTurn draws a step, which is the nth turn of the agent, or 0.
-function drawTurn(t, nth, p, replay) {
+function drawTurn(t, p, replay) {
   const since = p.turns[0].at && t.at ? "+" + time((t.at - p.turns[0].at) / 1000) : "";
-  return h("article", { class: "turn " + (["agent", "user", "system"].includes(t.source) ? t.source : ""), id: nth ? "turn-" + nth : null },
-    h("header", null, h("b", null, nth ? "turn " + nth : t.source), h("span", { class: "dim" }, since),
+  return h("article", { class: "turn " + (["agent", "user", "system"].includes(t.source) ? t.source : ""), id: t.n ? "turn-" + t.n : null },
+    h("header", null, h("b", null, t.n ? "turn " + t.n : t.source), h("span", { class: "dim" }, since),
       t.in !== null || t.out !== null ? h("span", { class: "dim" }, number(t.in) + " tokens in, " + number(t.out) + " out") : null,
       replay && t.at && p.replay.start ? h("button", { onclick: () => { replay.go(t.end ? (t.end - p.replay.start) / 1000 : Infinity); replay.root.scrollIntoView({ block: "center" }); } }, "show in the terminal") : null),
     (t.notes || []).map((n) => h("div", { class: "note" }, n)),
