@@ -13,14 +13,15 @@ import (
 	ms "fence/test/modelserver"
 )
 
-// reply holds a small model to the protocol: it chooses one of two commands,
-// each of which leaves in /it how its shell is held; the first prints it, too.
-const reply = `response_format={"type":"json_schema","json_schema":{"name":"turn","strict":true,"schema":{
-	"type":"object","required":["analysis","plan","commands"],"additionalProperties":false,
-	"properties":{
-		"analysis":{"type":"string","maxLength":30},"plan":{"type":"string","maxLength":30},
-		"commands":{"type":"array","minItems":1,"maxItems":1,"items":{"type":"object","required":["keystrokes","duration"],"additionalProperties":false,
-			"properties":{"keystrokes":{"enum":["tee /it </proc/$$/status\n","cat /proc/$$/status >/it\n"]},"duration":{"enum":[0.1,0.5]}}}}}}}}`
+// narrow makes of the schema for replies one that a small model keeps to: it
+// chooses one of two commands, each of which leaves in /it how its shell is
+// held; the first prints it, too.
+var narrow = strings.NewReplacer(
+	`{"type":"string"},"duration":{"type":"number"}`, `{"enum":["tee /it </proc/$$/status\n","cat /proc/$$/status >/it\n"]},"duration":{"enum":[0.1,0.5]}`,
+	`"type":"array"`, `"type":"array","minItems":1,"maxItems":1`,
+	`{"type":"boolean"}`, `{"enum":[false]}`,
+	`{"type":"string"}`, `{"type":"string","maxLength":30}`,
+)
 
 // connects is a Python program that says whether a Unix socket lets it in.
 const connects = `import socket, sys
@@ -68,9 +69,9 @@ func TestARealModel(t *testing.T) {
 	} {
 		p.task(name, "", "grep Seccomp: /it\n"+rewards, "")
 		p.write(filepath.Join("tasks", name, "instruction.md"), "Write how the shell is held into the file /it.\n")
-		body := reply
+		body := narrow.Replace(ms.ReplyFormat(t))
 		if name != "small" { // it prints, whatever it would choose
-			body = strings.Replace(reply, `,"cat /proc/$$/status >/it\n"`, "", 1)
+			body = strings.Replace(body, `,"cat /proc/$$/status >/it\n"`, "", 1)
 		}
 		r := p.run(p.command(p.args("run", append(strings.Fields(c.flags), "--agent", "terminus", "--api-base", "unix:"+socket, "--api-wait", "1m", "--max-output-tokens", "120",
 			"--temperature", "0", "--model-seed", "1", "--body", body, "--include", name, "--out", "out/"+name)...)...))
