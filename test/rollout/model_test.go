@@ -17,7 +17,7 @@ import (
 // chooses one of two commands, each of which leaves in /it how its shell is
 // held; the first prints it, too.
 var narrow = strings.NewReplacer(
-	`{"type":"string"},"duration":{"type":"number"}`, `{"enum":["tee /it </proc/$$/status\n","cat /proc/$$/status >/it\n"]},"duration":{"enum":[0.1,0.5]}`,
+	`{"type":"string"},"duration":{"type":"number"}`, `{"enum":["tee -a /it </proc/$$/status\n","cat /proc/$$/status >>/it\n"]},"duration":{"enum":[0.1,0.5]}`,
 	`"type":"array"`, `"type":"array","minItems":1,"maxItems":1`,
 	`{"type":"boolean"}`, `{"enum":[false]}`,
 	`{"type":"string"}`, `{"type":"string","maxLength":30}`,
@@ -71,7 +71,7 @@ func TestARealModel(t *testing.T) {
 		p.write(filepath.Join("tasks", name, "instruction.md"), "Write how the shell is held into the file /it.\n")
 		body := narrow.Replace(ms.ReplyFormat(t))
 		if name != "small" { // it prints, whatever it would choose
-			body = strings.Replace(body, `,"cat /proc/$$/status >/it\n"`, "", 1)
+			body = strings.Replace(body, `,"cat /proc/$$/status >>/it\n"`, "", 1)
 		}
 		r := p.run(p.command(p.args("run", append(strings.Fields(c.flags), "--agent", "terminus", "--api-base", "unix:"+socket, "--api-wait", "1m", "--max-output-tokens", "120",
 			"--temperature", "0", "--model-seed", "1", "--body", body, "--include", name, "--out", "out/"+name)...)...))
@@ -84,7 +84,7 @@ func TestARealModel(t *testing.T) {
 		if hands := used.Metadata["hand_overs"] != 0.0; !slices.Contains(c.stops, rec.Agent.Stop) || hands != c.hands {
 			t.Errorf("%s: %+v, %v", name, rec.Agent, used.Metadata)
 		}
-		if ran, err := os.ReadFile(p.path("out", name, rec.TrialName, "verifier/test-stdout.txt")); err != nil || string(ran) != "Seccomp:\t2\n" {
+		if ran, err := os.ReadFile(p.path("out", name, rec.TrialName, "verifier/test-stdout.txt")); err != nil || !strings.HasPrefix(string(ran), "Seccomp:\t2\n") {
 			t.Errorf("%s: no command ran behind a filter: %v, %q", name, err, ran)
 		}
 		in, out = in+*used.InputTokens-*used.CacheTokens, out+*used.OutputTokens
