@@ -2,6 +2,7 @@ package terminus_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"fence/pkg/model"
 	"fence/pkg/result"
@@ -236,6 +239,44 @@ func TestBrokenReplies(t *testing.T) {
 		if !strings.Contains(got, "nothing of it was done.\nERROR: ") || e.turns[i].Error == "" || len(e.turns[i].Commands) != 0 {
 			t.Errorf("%q is answered %q", broken[i], got)
 		}
+	}
+}
+
+// What the schema of docs/terminus.md allows can be read, and nothing else of it
+// is needed: each field and kind is checked.
+func TestReplyFormat(t *testing.T) {
+	field, format, _ := strings.Cut(modelserver.ReplyFormat(t), "=")
+	var f struct {
+		Schema struct {
+			Schema any `json:"schema"`
+		} `json:"json_schema"`
+	}
+	if err := json.Unmarshal([]byte(format), &f); err != nil || field != "response_format" {
+		t.Fatal(field, err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("reply", f.Schema.Schema); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := c.Compile("reply")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := 0
+	for _, reply := range append(broken, modelserver.Turn("a", true), modelserver.Turn("a", false, "ls\n", "C-c"),
+		`{"analysis":"a","plan":"b","commands":[],"task_complete":false}`,
+		`{"analysis":"a","plan":"b","commands":[{"keystrokes":"ls","duration":-1e3}],"task_complete":true}`) {
+		v, err := jsonschema.UnmarshalJSON(strings.NewReader(reply))
+		if err != nil || schema.Validate(v) != nil {
+			continue
+		}
+		read++
+		if p := terminus.Parse(reply); p.Error != "" || len(p.Warnings) > 0 {
+			t.Errorf("%s is allowed: %+v", reply, p)
+		}
+	}
+	if read != 4 {
+		t.Errorf("%d replies are allowed", read)
 	}
 }
 

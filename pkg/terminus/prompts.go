@@ -32,16 +32,6 @@ Of each command:
 The JSON must be valid: within strings write \" for a quote, \\ for a backslash and \n for a newline.
 `
 
-// ReplyFormat is a response_format that holds a model to the protocol, for
-// servers that can decode by a JSON schema (vLLM, SGLang, llama.cpp): a reply
-// that is not cut off can then be read.
-const ReplyFormat = `{"type":"json_schema","json_schema":{"name":"turn","strict":true,"schema":{` +
-	`"type":"object","additionalProperties":false,"required":["analysis","plan","commands","task_complete"],"properties":{` +
-	`"analysis":{"type":"string"},"plan":{"type":"string"},` +
-	`"commands":{"type":"array","items":{"type":"object","additionalProperties":false,"required":["keystrokes","duration"],` +
-	`"properties":{"keystrokes":{"type":"string"},"duration":{"type":"number"}}}},` +
-	`"task_complete":{"type":"boolean"}}}}}`
-
 // opening is the first message.
 func opening(instruction, terminal string) string {
 	return rules + "\nThe task:\n" + instruction + "\n\nThe terminal now:\n" + terminal

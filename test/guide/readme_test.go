@@ -54,6 +54,9 @@ func TestReadme_Commands(t *testing.T) {
 				if len(rewards) != 1 || p.read(strings.TrimPrefix(rewards[0], p.dir+"/")) != "1\n" {
 					t.Errorf("what the model did has the rewards %q; it says\n%s", rewards, r.stderr)
 				}
+				if !strings.Contains(p.read("pages/index.html"), "<script") {
+					t.Error("pages/index.html is no report")
+				}
 			}
 			if want := table(readme(t)); strings.Contains(block, "probe diff") && (table(r.stdout) != want || strings.Count(r.stdout, "\nanswer: yes") != 2) {
 				t.Errorf("it shows\n%s\nwant\n%s", r.stdout, want)

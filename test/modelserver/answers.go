@@ -4,9 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 )
 
 // Turn is a reply in the agent's protocol. Each of keys is a command that is
@@ -30,6 +34,23 @@ func Turn(analysis string, complete bool, keys ...string) string {
 		panic(err) // strings and numbers
 	}
 	return string(data)
+}
+
+// ReplyFormat is the body field that docs/terminus.md gives for servers that
+// decode by a schema: FIELD=JSON.
+func ReplyFormat(t testing.TB) string {
+	t.Helper()
+	_, file, _, _ := runtime.Caller(0)
+	data, err := os.ReadFile(filepath.Join(filepath.Dir(file), "../../docs/terminus.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(data), "\n--body '")
+	block, _, ok := strings.Cut(block, "'\n```\n")
+	if !ok {
+		t.Fatal("docs/terminus.md has no --body")
+	}
+	return block
 }
 
 // Say is a whole answer. A token has four bytes; ids and logprobs are given if

@@ -2,9 +2,10 @@ package rollout
 
 import (
 	"context"
-	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,13 +13,15 @@ import (
 	ms "fence/test/modelserver"
 )
 
-// reply holds a small model to the protocol: it chooses one of some commands.
-const reply = `response_format={"type":"json_schema","json_schema":{"name":"turn","strict":true,"schema":{
-	"type":"object","required":["analysis","plan","commands"],"additionalProperties":false,
-	"properties":{
-		"analysis":{"type":"string","maxLength":30},"plan":{"type":"string","maxLength":30},
-		"commands":{"type":"array","minItems":1,"maxItems":1,"items":{"type":"object","required":["keystrokes","duration"],"additionalProperties":false,
-			"properties":{"keystrokes":{"enum":["touch /it\n","ls /\n","cat /etc/hostname\n"]},"duration":{"enum":[0.1,0.5]}}}}}}}}`
+// narrow makes of the schema for replies one that a small model keeps to: it
+// chooses one of two commands, each of which leaves in /it how its shell is
+// held; the first prints it, too.
+var narrow = strings.NewReplacer(
+	`{"type":"string"},"duration":{"type":"number"}`, `{"enum":["tee -a /it </proc/$$/status\n","cat /proc/$$/status >>/it\n"]},"duration":{"enum":[0.1,0.5]}`,
+	`"type":"array"`, `"type":"array","minItems":1,"maxItems":1`,
+	`{"type":"boolean"}`, `{"enum":[false]}`,
+	`{"type":"string"}`, `{"type":"string","maxLength":30}`,
+)
 
 // connects is a Python program that says whether a Unix socket lets it in.
 const connects = `import socket, sys
@@ -28,7 +31,8 @@ s.sendall(b"GET /health HTTP/1.0\r\n\r\n")
 print(s.recv(12).decode())`
 
 // TestARealModel has SmolLM2-135M, behind llama.cpp's server under its own
-// fence, play three tasks. That they are solved is not asked of it.
+// fence, play three tasks, two of them until its context is full. That they
+// are solved is not asked of it.
 func TestARealModel(t *testing.T) {
 	p := newPlace(t)
 	bed.Require(t, "model")
@@ -40,7 +44,7 @@ func TestARealModel(t *testing.T) {
 	dir := filepath.Join(bed.Dir(), "model")
 	ctx, stop := context.WithCancel(t.Context())
 	server := bed.CommandContext(t, ctx, bed.Bin(t, "fence"), "--policy", "model-server", "--read", dir, "--write", p.path("server"), "--why", "the weights, and the socket's folder", "--",
-		filepath.Join(dir, "llama-server"), "-m", filepath.Join(dir, "model.gguf"), "--host", socket, "-t", "1", "-c", "4096", "--parallel", "1", "--jinja", "--metrics", "--alias", "smol")
+		filepath.Join(dir, "llama-server"), "-m", filepath.Join(dir, "model.gguf"), "--host", socket, "-t", "1", "-c", "1280", "--parallel", "1", "--jinja", "--metrics", "--alias", "smol")
 	var log strings.Builder
 	server.Stdout, server.Stderr = &log, &log
 	if err := server.Start(); err != nil {
@@ -53,40 +57,45 @@ func TestARealModel(t *testing.T) {
 			t.Log(log.String()[max(0, log.Len()-3000):])
 		}
 	}()
-	for i, what := range []string{"Create the empty file /it.", "Make a file with the name /it, then stop.", "List the root folder. Then create /it."} {
-		p.task(fmt.Sprint("task-", i+1), "", rewards, "")
-		p.write(filepath.Join("tasks", fmt.Sprint("task-", i+1), "instruction.md"), what+"\n")
-	}
-	r := p.run(p.command(p.args("run", "--agent", "terminus", "--api-base", "unix:"+socket, "--api-wait", "1m", "--max-turns", "2", "--max-output-tokens", "120",
-		"--temperature", "0", "--model-seed", "1", "--no-summarize", "--body", reply, "-n", "2")...))
-	if r.code != 0 || len(r.records) != 3 || !strings.Contains(r.stderr, "model smol, a context of 4096 tokens") {
-		t.Fatalf("exit code %d, %d records\n%s", r.code, len(r.records), r.stderr)
-	}
 	in, out := 0, 0
-	for name, rec := range r.records {
-		if rec.Reward == nil || rec.Fault != nil || rec.Isolation == nil || rec.Isolation.Agent.Form == "" {
-			t.Errorf("%s: %s %+v", name, word(rec), rec.Fault)
+	for name, c := range map[string]struct {
+		flags string
+		stops []string
+		hands bool
+	}{
+		"small":       {"--max-turns 2", []string{"turn_cap"}, false},
+		"full":        {"--no-summarize", []string{"context"}, false},
+		"handed-over": {"--max-turns 2 --context 1100", []string{"turn_cap", "context"}, true},
+	} {
+		p.task(name, "", "grep Seccomp: /it\n"+rewards, "")
+		p.write(filepath.Join("tasks", name, "instruction.md"), "Write how the shell is held into the file /it.\n")
+		body := narrow.Replace(ms.ReplyFormat(t))
+		if name != "small" { // it prints, whatever it would choose
+			body = strings.Replace(body, `,"cat /proc/$$/status >>/it\n"`, "", 1)
+		}
+		r := p.run(p.command(p.args("run", append(strings.Fields(c.flags), "--agent", "terminus", "--api-base", "unix:"+socket, "--api-wait", "1m", "--max-output-tokens", "120",
+			"--temperature", "0", "--model-seed", "1", "--body", body, "--include", name, "--out", "out/"+name)...)...))
+		rec := r.records["terminus "+name]
+		if r.code != 0 || rec.Reward == nil || rec.Isolation == nil || rec.Isolation.Agent.Form == "" || rec.AgentInfo.ModelInfo.Name != "smol" {
+			t.Errorf("%s: exit code %d, %s %+v\n%s", name, r.code, word(rec), rec.Fault, r.stderr)
 			continue
 		}
-		if rec.Agent.Stop != "turn_cap" || rec.AgentInfo.ModelInfo.Name != "smol" {
-			t.Errorf("%s: %+v, %+v", name, rec.Agent, rec.AgentInfo)
+		used := rec.AgentResult
+		if hands := used.Metadata["hand_overs"] != 0.0; !slices.Contains(c.stops, rec.Agent.Stop) || hands != c.hands {
+			t.Errorf("%s: %+v, %v", name, rec.Agent, used.Metadata)
 		}
-		ran := 0
-		for _, turn := range p.turns(rec) {
-			for _, c := range turn.Commands {
-				if strings.Contains(turn.Output, strings.TrimSpace(c.Keystrokes)) {
-					ran++
-				}
-			}
+		if ran, err := os.ReadFile(p.path("out", name, rec.TrialName, "verifier/test-stdout.txt")); err != nil || !strings.HasPrefix(string(ran), "Seccomp:\t2\n") {
+			t.Errorf("%s: no command ran behind a filter: %v, %q", name, err, ran)
 		}
-		if ran == 0 {
-			t.Errorf("%s: no command ran", name)
-		}
-		in, out = in+*rec.AgentResult.InputTokens-*rec.AgentResult.CacheTokens, out+*rec.AgentResult.OutputTokens
-		t.Logf("%s: reward %s, %d commands, %d tokens in", name, word(rec), ran, *rec.AgentResult.InputTokens)
+		in, out = in+*used.InputTokens-*used.CacheTokens, out+*used.OutputTokens
+		t.Logf("%s: %+v, %d tokens in, %d of them cached, %d out", name, rec.Agent, *used.InputTokens, *used.CacheTokens, *used.OutputTokens)
 	}
 	if prompt, predicted := (ms.Llama{Socket: socket}).Counted(t); in != prompt || out != predicted {
 		t.Errorf("%d uncached tokens in and %d out; the server counted %d and %d", in, out, prompt, predicted)
+	}
+	// The control: what Apptainer runs has no filter.
+	if got, err := bed.Apptainer(t, "exec", bed.Image("busybox"), "grep", "Seccomp:", "/proc/self/status").Output(); err != nil || string(got) != "Seccomp:\t0\n" {
+		t.Errorf("the control: %v, %q", err, got)
 	}
 	// Who has the socket, and who has not.
 	try := func(cmd *exec.Cmd) string {
@@ -105,7 +114,7 @@ func TestARealModel(t *testing.T) {
 	}
 	reach := "cat >/tmp/c.py <<'E'\n" + connects + "\nE\npython3 /tmp/c.py " + socket + " 2>&1 | tail -1 >/from-$1\n"
 	p.task("reach", "set agent\n"+reach, "set verifier\n"+reach+"cat /from-*\n[ $(cat /from-* | grep -c FileNotFoundError) = 2 ] && echo 1 >/logs/verifier/reward.txt || echo 0 >/logs/verifier/reward.txt\n", "")
-	r = p.run(p.command("run", "tasks", "--include", "reach", "--image", bed.Image("debian"), "--agent", "oracle", "--out", "out/reach", "--scratch", p.path("scratch")))
+	r := p.run(p.command("run", "tasks", "--include", "reach", "--image", bed.Image("debian"), "--agent", "oracle", "--out", "out/reach", "--scratch", p.path("scratch")))
 	if rec := r.records["oracle reach"]; word(rec) != "1" {
 		t.Errorf("a trial reaches the server, or it cannot be told: %s %+v\n%s", word(rec), rec.Fault, r.stderr)
 	}
