@@ -91,6 +91,7 @@ type Box struct {
 	channel io.Closer // the session's life
 	said    apptainer.Tail
 	watched watched
+	free    amount // of its disk, when it began
 	life    context.Context
 	kill    context.CancelCauseFunc
 	done    chan struct{}
@@ -103,6 +104,7 @@ type Box struct {
 	usage    result.Usage
 
 	// See boxes, which guards them.
+	disk  uint64        // of its scratch folder
 	group string        // its control group
 	sizes map[int]int64 // of its processes, in bytes, when they were looked at
 	saw   int           // kills in the group that were not to be explained then
@@ -145,7 +147,7 @@ func netAllowed() bool {
 func start(ctx context.Context, o Options, config Config, users map[string]Account, ownNet bool) (_ *Box, err error) {
 	b := &Box{
 		o: o, config: config, users: users, workdir: cmp.Or(o.Workdir, config.Workdir, "/"),
-		said: apptainer.Tail{Most: 16 << 10}, done: make(chan struct{}),
+		said: apptainer.Tail{Most: 16 << 10}, done: make(chan struct{}), free: room(o.Scratch),
 	}
 	own, err := o.prepare()
 	if err == nil {
@@ -270,17 +272,17 @@ func (b *Box) Run(ctx context.Context, c Command, s session.Streams) (session.Ex
 	}
 	// What came and went between two looks.
 	b.outOfMemory(b.kills(), before, exit)
-	if over := b.noRoom(); over != nil {
-		b.kill(over)
-	}
+	b.noRoom()
 	b.stepEnding(exit)
-	select {
-	case <-b.life.Done():
+	return exit, b.ended()
+}
+
+// ended is why the box has been ended, or is about to be.
+func (b *Box) ended() error {
+	if b.life.Err() != nil {
 		<-b.done
-	case <-b.done:
-	default:
 	}
-	return exit, b.Err()
+	return b.Err()
 }
 
 // milliseconds rounds up: 0 would be no limit.

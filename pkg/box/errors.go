@@ -95,6 +95,13 @@ func (b *Box) why(begin, end, cause error) error {
 
 // explain is what the session's error means for the box.
 func (b *Box) explain(err error, domain string) error {
+	if err == nil {
+		return nil
+	}
+	b.noRoom() // which may be why
+	if why := b.ended(); why != nil {
+		return why
+	}
 	var e *session.Error
 	if !errors.As(err, &e) || e.Code != session.CodeLost {
 		return err
