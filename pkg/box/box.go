@@ -20,9 +20,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -127,7 +129,7 @@ func Start(ctx context.Context, o Options) (*Box, error) {
 	}
 	ownNet := o.Network != "host" && netAllowed()
 	b, err := start(ctx, o, config, users, ownNet)
-	if err != nil && ownNet && strings.Contains(strings.ToLower(err.Error()), "network") {
+	if err != nil && ownNet && noNetwork.MatchString(err.Error()) {
 		// A node may refuse it in more ways than one. The domains have networks of
 		// their own, or a supervisor, in any case.
 		if e := os.Mkdir(o.Scratch, 0o700); e == nil {
@@ -135,6 +137,30 @@ func Start(ctx context.Context, o Options) (*Box, error) {
 		}
 	}
 	return b, err
+}
+
+// noNetwork is how Apptainer says that it cannot make a network, or may not: its
+// starter, the set-up of the container, and the site's settings.
+var noNetwork = regexp.MustCompile(`create network namespace|network setup failed|network requires root|=\S+ is permitted in --fakeroot mode`)
+
+// Possible says why no box can start on this node: its users may make no user
+// namespaces, and Apptainer none for them. It is an *Error; Scratch is used and
+// removed.
+func Possible(ctx context.Context, o Options) error {
+	cmd := exec.CommandContext(ctx, o.Fence, "--version")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}},
+	}
+	if cmd.Run() == nil {
+		return os.Remove(o.Scratch)
+	}
+	b, err := Start(ctx, o) // there are sites where it alone may
+	if err != nil {
+		return err
+	}
+	return b.Close()
 }
 
 // netAllowed says whether the node lets its users make network namespaces. Where

@@ -45,6 +45,18 @@ func TestRun_Faults(t *testing.T) {
 				}
 			}
 		}},
+		"the session is killed": {"container_killed infra agent", func(p *place) {
+			killed := 0
+			for _, pid := range processes(p.path("scratch")) {
+				args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+				if strings.HasPrefix(string(args), "/.fence/fence\x00serve\x00") && unix.Kill(pid, unix.SIGKILL) == nil {
+					killed++
+				}
+			}
+			if killed != 1 {
+				p.t.Errorf("%d sessions killed", killed)
+			}
+		}},
 		"scratch vanishes": {"scratch_gone infra agent", func(p *place) {
 			all, err := filepath.Glob(p.path("scratch/*"))
 			if err != nil || len(all) == 0 {
@@ -124,7 +136,7 @@ func TestRun_DiskShare(t *testing.T) {
 func TestRun_DiskFull(t *testing.T) {
 	for name, c := range map[string]struct{ disk, fill string }{
 		"bytes": {"size=64m", "dd if=/dev/zero of=/full bs=1M"},
-		"files": {"nr_inodes=12k", "mkdir /d; cd /d; seq 20000 | xargs touch 2>/dev/null"},
+		"files": {"nr_inodes=5k", "mkdir /d; cd /d; seq 6000 | xargs touch 2>/dev/null"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
