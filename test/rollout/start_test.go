@@ -199,7 +199,7 @@ func TestRun_Gate(t *testing.T) {
 	}
 	var records bytes.Buffer
 	for task, image := range map[string]string{"a1": "a/i.sif", "a2": "a/i.sif", "b1": "b/i.sif", "b2": "b/i.sif"} {
-		p.task(task, "touch /it\n", rewards, "")
+		p.task(task, "touch /it; cat /proc/self/mountinfo /proc/*/cmdline /proc/*/environ\n", rewards, "")
 		p.write(image, string(data))
 		if err := json.NewEncoder(&records).Encode(map[string]any{"schema": "sifbuild.image/v1", "task": p.path("tasks", task), "image": p.path(image)}); err != nil {
 			t.Fatal(err)
@@ -221,6 +221,16 @@ func TestRun_Gate(t *testing.T) {
 		p.came(r, "oracle "+task, "1")
 		if i := r.records["oracle "+task].Isolation; i == nil || i.Gate != "pass" {
 			t.Errorf("%s: %+v", task, i)
+		}
+		// What a trial can see of the node's paths says nothing of tasks, results or images.
+		seen, err := os.ReadFile(p.path("out/run", r.records["oracle "+task].TrialName, "agent/oracle.txt"))
+		if err != nil || !strings.Contains(string(seen), p.path("scratch")+"/rollout-") {
+			t.Errorf("the control: %v\n%s", err, seen)
+		}
+		for _, name := range []string{task + "__", p.path("tasks"), p.path("out"), "i.sif"} {
+			if strings.Contains(string(seen), name) {
+				t.Errorf("%s: it sees %s in\n%s", task, name, seen)
+			}
 		}
 	}
 	started, err := os.ReadFile(p.path("out/started"))
