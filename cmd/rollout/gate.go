@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"path/filepath"
 	"sync"
@@ -46,7 +47,7 @@ func (g *gates) pass(ctx context.Context, o trial.Options, image string) (string
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	if one.has {
-		return "pass", one.err
+		return word(one.err), one.err
 	}
 	b := o.Box
 	b.Image, b.Network, b.Why = image, mode, why
@@ -57,7 +58,9 @@ func (g *gates) pass(ctx context.Context, o trial.Options, image string) (string
 	record, err := box.Gate(ctx, b)
 	if len(record) > 0 {
 		node, _ := os.Hostname()
-		name := fmt.Sprintf("%s-%s-%s.json", cmp.Or(node, "node"), filepath.Base(b.Image), mode)
+		sum := fnv.New32a() // of two images with one name
+		sum.Write([]byte(image))
+		name := fmt.Sprintf("%s-%s-%08x-%s.json", cmp.Or(node, "node"), filepath.Base(image), sum.Sum32(), mode)
 		if werr := os.MkdirAll(g.dir, 0o755); werr == nil {
 			_ = os.WriteFile(filepath.Join(g.dir, name), record, 0o644) // for people; the verdict is in each trial
 		}
@@ -66,7 +69,15 @@ func (g *gates) pass(ctx context.Context, o trial.Options, image string) (string
 	if err == nil || errors.As(err, &said) && said.Class == "gate_failed" {
 		one.has, one.err = true, err
 	}
-	return "pass", err
+	return word(err), err
+}
+
+// word is how a gate has ended.
+func word(err error) string {
+	if err != nil {
+		return "did not pass"
+	}
+	return "pass"
 }
 
 // gateFault is the fault of a trial whose gate did not open.

@@ -31,7 +31,7 @@ func fenceFlags() []urfave.Flag {
 		&urfave.StringFlag{Name: "grader", Usage: "what tests need to run: `DIR` of sifbuild wheelhouse --grader"},
 		&urfave.StringFlag{Name: "memory", Usage: "end a trial that takes more than `SIZE` (8G); a task's memory_mb counts where it is less", DefaultText: "the task's"},
 		&urfave.IntFlag{Name: "processes", Usage: "end a trial that has more than `N` processes", Value: 4096},
-		&urfave.StringFlag{Name: "disk", Usage: "end a trial that writes more than `SIZE`; a task's storage_mb counts where it is less", Value: "64G"},
+		&urfave.StringFlag{Name: "disk", Usage: "end a trial that writes more than `SIZE`; a task's storage_mb counts where it is less", Value: "64G", DefaultText: "64G, or its share of what is free where that is less"},
 		&urfave.BoolFlag{Name: "trial-step", Usage: "each trial in a Slurm step of its own (srun --overlap), which keeps the limit of memory; inside a job"},
 		&urfave.Float64Flag{Name: "timeout-multiplier", Usage: "`F` times the times that tasks allow", Value: 1},
 		&urfave.Float64Flag{Name: "build-timeout-multiplier", Usage: "`F` times for the start of a container alone", DefaultText: "as all"},

@@ -238,6 +238,14 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 	if j.scratch.InMemory() {
 		fmt.Fprintf(os.Stderr, "rollout: the folder for containers %s is in memory, and so is what they write: --scratch DIR on a disk of this node\n", cli.Printable(j.options.Box.Scratch))
 	}
+	if err := j.possible(ctx); err != nil {
+		stop()
+		_ = j.scratch.Close()
+		return nil, err
+	}
+	if !c.IsSet("disk") {
+		j.shareDisk()
+	}
 	if job.This().OnLogin() {
 		fmt.Fprintln(os.Stderr, "rollout: this is heavy work, and not in a job of Slurm")
 		fmt.Fprintln(os.Stderr, "hint: in a job, as examples/validate.sbatch does it")
@@ -245,6 +253,42 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the error says it, and what is left ends cleanly
 	j.ctx, j.stop = ctx, stop
 	return j, nil
+}
+
+// possible refuses a node on which no trial can run.
+func (j *setup) possible(ctx context.Context) error {
+	o := j.options.Box
+	for _, it := range j.items {
+		if it.broken == nil {
+			o.Image = it.image
+		}
+	}
+	o.Network = "none"
+	var err error
+	if o.Scratch, err = os.MkdirTemp(j.scratch.Path, ""); err != nil {
+		return err
+	}
+	var said *box.Error
+	if err = box.Possible(ctx, o); errors.As(err, &said) && said.Class == "start_failed" {
+		return cli.Usagef(said.Hint, "this node cannot run trials: %w", err)
+	}
+	return nil // what else there is, the trials say
+}
+
+// shareDisk has each trial write no more than what is free for each.
+func (j *setup) shareDisk() {
+	share := j.scratch.Free() / int64(max(1, min(j.c.Int("n"), len(j.items)*j.c.Int("attempts"))))
+	if share <= 0 || share >= j.options.Box.Limits.Disk {
+		return
+	}
+	j.options.Box.Limits.Disk = share
+	wanted := 1 << 10
+	for _, it := range j.items {
+		wanted = max(wanted, it.Environment.StorageMB)
+	}
+	if share < int64(wanted)<<20 {
+		fmt.Fprintf(os.Stderr, "rollout: the disk for containers has room for %d MB of each trial: --scratch another, fewer at once (-n), or --disk\n", share>>20)
+	}
 }
 
 // apart refuses results among the tasks: the next run would take the folders of

@@ -34,7 +34,7 @@ func Exec(overlay, workdir string) []string {
 
 var (
 	color = regexp.MustCompile(`\x1b\[[0-9;]*m`) // the starter uses it on no terminal, too
-	fatal = regexp.MustCompile(`(?:FATAL|ERROR) *: *(.+)`)
+	fatal = regexp.MustCompile(`(?:FATAL|ERROR) *: *(.+)|^Error for command .*: (unknown flag: .+)`)
 )
 
 // LastWords is the line of what a container has said that says most:
@@ -44,7 +44,7 @@ func LastWords(said string, end error) string {
 	for line := range strings.Lines(color.ReplaceAllString(said, "")) {
 		line = strings.TrimSpace(line)
 		if m := fatal.FindStringSubmatch(line); m != nil {
-			return m[1]
+			return m[1] + m[2]
 		}
 		if text, ok := strings.CutPrefix(line, "fence: "); ok {
 			return text

@@ -124,6 +124,7 @@ func TestLastWords(t *testing.T) {
 		"\x1b[91mERROR  : Failed to create user namespace: too many\n\x1b[0m":          "Failed to create user namespace: too many",
 		"WARNING: x\nfence: not fenced, and the command was not run: y\nhint: fence\n": "not fenced, and the command was not run: y",
 		"one\n\ntwo\n\n": "two",
+		"Error for command \"exec\": unknown flag: --no-eval\n\nOptions for exec command:\n\nRun 'apptainer --help' for more\n": "unknown flag: --no-eval",
 	} {
 		if got := LastWords(said, errors.New("signal: killed")); got != want {
 			t.Errorf("%q: %q, want %q", said, got, want)

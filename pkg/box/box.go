@@ -20,9 +20,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -92,6 +94,7 @@ type Box struct {
 	channel io.Closer // the session's life
 	said    apptainer.Tail
 	watched watched
+	free    amount // of its disk, when it began
 	life    context.Context
 	kill    context.CancelCauseFunc
 	done    chan struct{}
@@ -104,6 +107,7 @@ type Box struct {
 	usage    result.Usage
 
 	// See boxes, which guards them.
+	disk  uint64        // of its scratch folder
 	group string        // its control group
 	sizes map[int]int64 // of its processes, in bytes, when they were looked at
 	saw   int           // kills in the group that were not to be explained then
@@ -126,7 +130,7 @@ func Start(ctx context.Context, o Options) (*Box, error) {
 	}
 	ownNet := o.Network != "host" && netAllowed()
 	b, err := start(ctx, o, config, users, ownNet)
-	if err != nil && ownNet && strings.Contains(strings.ToLower(err.Error()), "network") {
+	if err != nil && ownNet && noNetwork.MatchString(err.Error()) {
 		// A node may refuse it in more ways than one. The domains have networks of
 		// their own, or a supervisor, in any case.
 		if e := os.Mkdir(o.Scratch, 0o700); e == nil {
@@ -134,6 +138,30 @@ func Start(ctx context.Context, o Options) (*Box, error) {
 		}
 	}
 	return b, err
+}
+
+// noNetwork is how Apptainer says that it cannot make a network, or may not: its
+// starter, the set-up of the container, and the site's settings.
+var noNetwork = regexp.MustCompile(`create network namespace|network setup failed|network requires root|=\S+ is permitted in --fakeroot mode`)
+
+// Possible says why no box can start on this node: its users may make no user
+// namespaces, and Apptainer none for them. It is an *Error; Scratch is used and
+// removed.
+func Possible(ctx context.Context, o Options) error {
+	cmd := exec.CommandContext(ctx, o.Fence, "--version")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}},
+	}
+	if cmd.Run() == nil {
+		return os.Remove(o.Scratch)
+	}
+	b, err := Start(ctx, o) // there are sites where it alone may
+	if err != nil {
+		return err
+	}
+	return b.Close()
 }
 
 // netAllowed says whether the node lets its users make network namespaces. Where
@@ -146,7 +174,7 @@ func netAllowed() bool {
 func start(ctx context.Context, o Options, config Config, users people, ownNet bool) (_ *Box, err error) {
 	b := &Box{
 		o: o, config: config, users: users, workdir: cmp.Or(o.Workdir, config.Workdir, "/"),
-		said: apptainer.Tail{Most: 16 << 10}, done: make(chan struct{}),
+		said: apptainer.Tail{Most: 16 << 10}, done: make(chan struct{}), free: room(o.Scratch),
 	}
 	own, err := o.prepare()
 	if err == nil {
@@ -271,17 +299,17 @@ func (b *Box) Run(ctx context.Context, c Command, s session.Streams) (session.Ex
 	}
 	// What came and went between two looks.
 	b.outOfMemory(b.kills(), before, exit)
-	if over := b.noRoom(); over != nil {
-		b.kill(over)
-	}
+	b.noRoom()
 	b.stepEnding(exit)
-	select {
-	case <-b.life.Done():
+	return exit, b.ended()
+}
+
+// ended is why the box has been ended, or is about to be.
+func (b *Box) ended() error {
+	if b.life.Err() != nil {
 		<-b.done
-	case <-b.done:
-	default:
 	}
-	return exit, b.Err()
+	return b.Err()
 }
 
 // milliseconds rounds up: 0 would be no limit.

@@ -165,6 +165,8 @@ func TestWhy(t *testing.T) {
 		{said: "fence: not fenced: domain agent: x\n", class: "not_isolated"},
 		{said: "fence: domain verifier: not fenced: /opt/x is opened by the policy and does not exist (--read)\n", class: "not_isolated", hint: "--open and --policy"},
 		{said: "FATAL:   while x: No space left on device\n", class: "scratch_full"},
+		{said: "Error for command \"exec\": unknown flag: --no-eval\n\nOptions:\n", class: "start_failed", hint: "Apptainer 1.2 or later"},
+		{said: "FATAL:   --fakeroot requires either being in /etc/subuid, unprivileged user namespaces, or the fakeroot command\n", class: "start_failed", hint: "they may be switched off"},
 	} {
 		b := &Box{o: Options{Scratch: dir}}
 		b.said.Most = 1000
@@ -179,6 +181,20 @@ func TestWhy(t *testing.T) {
 	var e *Error
 	if err := b.why(nil, nil, nil); !errors.As(err, &e) || e.Class != "scratch_gone" {
 		t.Errorf("%v", err)
+	}
+}
+
+// Only where Apptainer cannot have a network is a box started without.
+func TestNoNetwork(t *testing.T) {
+	for said, want := range map[string]bool{
+		"the container of /i.sif did not start: Failed to create network namespace: maximum number of network namespaces exceeded": true,
+		"the container of /i.sif did not start: network setup failed: no configuration found for network none":                     true,
+		"the container of /network/i.sif did not start: image format not recognized":                                               false,
+		"the network mode \"x\" is not known": false,
+	} {
+		if got := noNetwork.MatchString(said); got != want {
+			t.Errorf("%q: %t", said, got)
+		}
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 
 // watchDisk looks how much the container has written, until it has ended.
 func (b *Box) watchDisk() {
-	free := b.free()
 	for wait := tick; ; {
 		select {
 		case <-b.done:
@@ -23,14 +22,11 @@ func (b *Box) watchDisk() {
 		case <-time.After(wait):
 		}
 		begin := time.Now()
-		if over := b.noRoom(); over != nil {
-			b.kill(over)
-			return
-		}
+		b.noRoom()
 		// Where the disk has less room than this box may take, what cannot be seen
 		// may be why. Neighbours may be, too: then it costs a closer look.
 		l := b.o.Limits.Disk
-		switch d, there := b.count(disk{closer: l > 0 && free-b.free() > l}); {
+		switch d, there := b.count(disk{closer: l > 0 && b.free.bytes-room(b.o.Scratch).bytes > l}); {
 		case !there:
 			b.kill(nil) // b.why sees it, too
 			return
@@ -65,33 +61,72 @@ func (b *Box) count(d disk) (_ disk, there bool) {
 	return d, true
 }
 
-// free is what the disk has room for, in bytes.
-func (b *Box) free() int64 {
+// amount is of what a disk has: bytes, and files.
+type amount struct{ bytes, files int64 }
+
+// room is what the disk has left.
+func room(dir string) amount {
 	var st unix.Statfs_t
-	if unix.Statfs(b.o.Scratch, &st) != nil {
-		return 0
+	if unix.Statfs(dir, &st) != nil {
+		return amount{}
 	}
-	return int64(st.Bfree) * st.Bsize
+	return amount{int64(st.Bfree) * st.Bsize, int64(st.Ffree)}
 }
 
 // leastFree is the room, in bytes, that scratch must have for what commands did
 // to be all that they would have done.
 const leastFree = 1 << 20
 
-// noRoom says that scratch has none for the user. Whoever used it up, a command
-// that could not write must not be judged by what it has written.
-func (b *Box) noRoom() *Error {
-	var st unix.Statfs_t
-	if unix.Statfs(b.o.Scratch, &st) != nil || st.Blocks == 0 || int64(st.Bavail)*st.Bsize >= leastFree {
-		return nil
+// tooFull says that a folder has not that room: on the disk, in its table of
+// files, or of the user's quota, of which statfs(2) says nothing. So it is tried,
+// with a file that has no name, where there can be such files.
+func tooFull(dir string) error {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		for err = unix.EINTR; err == unix.EINTR; {
+			err = unix.Fallocate(fd, 0, 0, leastFree)
+		}
+		unix.Close(fd)
 	}
-	return scratchFull("less than " + size(leastFree) + " is left")
+	if err == nil || full(err) {
+		return err
+	}
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) == nil && st.Blocks > 0 && int64(st.Bavail)*st.Bsize < leastFree {
+		return unix.ENOSPC
+	}
+	return nil
 }
+
+// noRoom ends the boxes of a disk that is full: a command that could not write
+// must not be judged by what it has written. The one that filled it has itself to
+// blame.
+func (b *Box) noRoom() {
+	if err := tooFull(b.o.Scratch); err != nil {
+		for _, other := range together.onDisk(b) {
+			other.kill(other.filled(err))
+		}
+	}
+}
+
+// filled is why a box ends whose disk is full. It has filled that if it has
+// written most of what the disk lost since it began.
+func (b *Box) filled(err error) *Error {
+	d, _ := b.count(disk{closer: true})
+	now := room(b.o.Scratch)
+	if 2*d.bytes > b.free.bytes-now.bytes && d.bytes > leastFree || 2*d.files > b.free.files-now.files && d.files > leastFiles {
+		return limit("disk_limit", "the disk for containers is full, and this one has written most of it, %s in %d files", size(d.bytes), d.files)
+	}
+	return scratchFull(err.Error())
+}
+
+// leastFiles is more than a container has before its first command.
+const leastFiles = 1000
 
 // disk counts what files take on disk, as du(1) does. What is there belongs to
 // commands that change it meanwhile, and may not want it to be counted.
 type disk struct {
-	bytes  int64
+	amount
 	deep   bool            // folders are nested too deep
 	closer bool            // look into folders that their owner has shut, and open them for that moment
 	seen   map[uint64]bool // what has several links, or none
@@ -125,7 +160,7 @@ func (d *disk) entry(dir int, name string, depth int) {
 		d.count(&st)
 		return
 	}
-	d.bytes += st.Blocks * 512 // stat(2)
+	d.bytes, d.files = d.bytes+st.Blocks*512, d.files+1 // stat(2)
 	d.dev = st.Dev
 	if depth == deepest {
 		d.deep = true
@@ -164,7 +199,7 @@ func (d *disk) count(st *unix.Stat_t) {
 		}
 		d.seen[st.Ino] = true
 	}
-	d.bytes += st.Blocks * 512
+	d.bytes, d.files = d.bytes+st.Blocks*512, d.files+1
 }
 
 // nameless counts files that were removed and that the processes have open.

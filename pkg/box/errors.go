@@ -47,6 +47,8 @@ var words = []struct{ say, class, cause, hint string }{
 	{"disk quota exceeded", "scratch_full", "infra", "make room there, or name another: --scratch DIR"},
 	{"stat /.fence/fence: no such file", "start_failed", "infra", `the site's apptainer.conf must not have "user bind control = no"`},
 	{"is opened by the policy and does not exist", "not_isolated", "infra", "--open and --policy name paths of the container: mend it, or leave it out"},
+	{"user namespace", "start_failed", "infra", "they may be switched off: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns"},
+	{"unknown flag: --", "start_failed", "infra", "Apptainer 1.2 or later is needed"},
 	{"memory required by task is not available", "start_failed", "infra", "the Slurm job has less memory than --memory or the task's memory_mb: sbatch --mem, or a smaller --memory"},
 	{"not fenced", "not_isolated", "infra", "fence check says what this node can enforce"},
 	{"cannot be hidden", "not_isolated", "infra", "fence check says what this node can enforce"},
@@ -89,13 +91,20 @@ func (b *Box) why(begin, end, cause error) error {
 	}
 	// It does not end by itself without a word.
 	if !strings.Contains(b.said.String(), "fence: ") {
-		return &Error{Class: "container_killed", Cause: "infra", Message: "somebody ended the container: " + last, Hint: "where nobody did, the node may have been short of memory: see its kernel's log"}
+		return &Error{Class: "container_killed", Cause: "infra", Message: "somebody ended the container, or the session in it: " + last, Hint: "where nobody did, the node may have been short of memory: see its kernel's log"}
 	}
 	return &Error{Class: "session_lost", Cause: "unknown", Message: "the container's session has ended: " + last}
 }
 
 // explain is what the session's error means for the box.
 func (b *Box) explain(err error, domain string) error {
+	if err == nil {
+		return nil
+	}
+	b.noRoom() // which may be why
+	if why := b.ended(); why != nil {
+		return why
+	}
 	var e *session.Error
 	if !errors.As(err, &e) || e.Code != session.CodeLost {
 		return err

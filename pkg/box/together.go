@@ -3,6 +3,8 @@ package box
 import (
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"fence/pkg/job"
 	"fence/pkg/session"
 )
@@ -31,6 +33,10 @@ func (t *boxes) enter(b *Box) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.up[b] = true
+	var st unix.Stat_t
+	if unix.Stat(b.o.Scratch, &st) == nil {
+		b.disk = st.Dev
+	}
 	group, n := job.This().OOMKills(b.watched.pid)
 	if b.group = group; t.groups[group] == nil {
 		t.groups[group] = &kills{n: n}
@@ -92,6 +98,18 @@ func (t *boxes) victims(b *Box, n, before int, used int64, killed bool) (found [
 	}
 	k.n, k.largest = n, largest
 	return found
+}
+
+// onDisk are the boxes whose scratch is on the same disk as that of b.
+func (t *boxes) onDisk(b *Box) (all []*Box) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for other := range t.up {
+		if other.disk == b.disk {
+			all = append(all, other)
+		}
+	}
+	return all
 }
 
 // looked notes what the processes of a box have now.

@@ -51,6 +51,15 @@ func (d *Dir) InMemory() bool {
 	return unix.Statfs(d.Path, &st) == nil && st.Type == unix.TMPFS_MAGIC
 }
 
+// Free is the room that its disk has for the user, in bytes.
+func (d *Dir) Free() int64 {
+	var st unix.Statfs_t
+	if unix.Statfs(d.Path, &st) != nil {
+		return 0
+	}
+	return int64(st.Bavail) * st.Bsize
+}
+
 // Close removes the folder, also what is in folders without any permission.
 func (d *Dir) Close() error {
 	defer d.lock.Close()

@@ -45,6 +45,18 @@ func TestRun_Faults(t *testing.T) {
 				}
 			}
 		}},
+		"the session is killed": {"container_killed infra agent", func(p *place) {
+			killed := 0
+			for _, pid := range processes(p.path("scratch")) {
+				args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+				if strings.HasPrefix(string(args), "/.fence/fence\x00serve\x00") && unix.Kill(pid, unix.SIGKILL) == nil {
+					killed++
+				}
+			}
+			if killed != 1 {
+				p.t.Errorf("%d sessions killed", killed)
+			}
+		}},
 		"scratch vanishes": {"scratch_gone infra agent", func(p *place) {
 			all, err := filepath.Glob(p.path("scratch/*"))
 			if err != nil || len(all) == 0 {
@@ -91,22 +103,70 @@ func (p *place) came(r ran, key, want string) {
 	}
 }
 
-// A disk that is full when a command writes makes no task failed.
-func TestRun_DiskFull(t *testing.T) {
+// smallScratch makes the scratch folder a small disk.
+func (p *place) smallScratch(options string) {
+	p.t.Helper()
 	if os.Geteuid() != 0 {
-		bed.Missing(t, "root: only root can mount a small disk")
+		bed.Missing(p.t, "root: only root can mount a small disk")
 	}
+	uid, gid, _ := bed.User(p.t)
+	if err := unix.Mount("test-rollout", p.path("scratch"), "tmpfs", 0, fmt.Sprintf("%s,mode=755,uid=%d,gid=%d", options, uid, gid)); err != nil {
+		bed.Missing(p.t, "the right to mount a tmpfs (%v)", err)
+	}
+	p.t.Cleanup(func() { _ = unix.Unmount(p.path("scratch"), unix.MNT_DETACH) })
+}
+
+// On a small disk each trial has its share, and the one that takes more is ended.
+func TestRun_DiskShare(t *testing.T) {
 	p := newPlace(t)
-	uid, gid, _ := bed.User(t)
-	if err := unix.Mount("test-rollout", p.path("scratch"), "tmpfs", 0, fmt.Sprintf("size=32m,mode=755,uid=%d,gid=%d", uid, gid)); err != nil {
-		bed.Missing(t, "the right to mount a tmpfs (%v)", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(p.path("scratch"), unix.MNT_DETACH) })
+	p.smallScratch("size=64m")
 	p.task("small", "dd if=/dev/zero of=/big bs=1M count=10 && touch /it\n", rewards, "")
-	p.task("large", "dd if=/dev/zero of=/big bs=1M count=100 && touch /it\n", rewards, "")
-	r := p.run(p.command(p.args("run", "--agent", "oracle", "-n", "1", "--retries", "0")...))
+	p.task("large", "dd if=/dev/zero of=/big bs=1M count=40 && touch /it; exec sleep 100000\n", rewards, "")
+	r := p.run(p.command(p.args("run", "--agent", "oracle", "-n", "2", "--retries", "0")...))
 	p.came(r, "oracle small", "1")
-	p.came(r, "oracle large", "scratch_full infra agent")
+	p.came(r, "oracle large", "disk_limit task agent")
+	if !strings.Contains(r.stderr, " MB of each trial: --scratch another") {
+		t.Errorf("%s", r.stderr)
+	}
+}
+
+// Whoever fills the disk, with bytes or with files, has it to answer for; seven
+// trials beside it come out as they do without, and none by what it could not
+// write.
+func TestRun_DiskFull(t *testing.T) {
+	for name, c := range map[string]struct{ disk, fill string }{
+		"bytes": {"size=64m", "dd if=/dev/zero of=/full bs=1M"},
+		"files": {"nr_inodes=5k", "mkdir /d; cd /d; seq 6000 | xargs touch 2>/dev/null"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			p.smallScratch(c.disk)
+			p.mkdir("wheels")
+			await := func(name, by string) string { return "until [ -e /.wheelhouse/" + name + " ]; do " + by + "; done\n" }
+			p.task("fills", await("fill", "usleep 50000")+c.fill+"; touch /it\n", rewards, "")
+			p.task("waits", await("go", "sleep 0.1")+"touch /it\n", rewards, "")
+			wants := map[string]string{"fills": "disk_limit task agent", "waits": "1"}
+			for i, solve := range []string{"touch /it\n", "true\n", "exit 3\n", "echo x >/tmp/y; touch /it\n", "touch /it /more\n", "touch /other\n"} {
+				name := fmt.Sprint("other-", i)
+				p.task(name, solve, rewards, "")
+				wants[name] = map[bool]string{true: "1", false: "0"}[strings.Contains(solve, " /it")]
+			}
+			cmd := p.command(p.args("run", "--agent", "oracle", "-n", "8", "--disk", "1G", "--wheelhouse", "wheels", "--no-gate", "other tests have it")...)
+			cmd.Args = append([]string{"bash", "-o", "pipefail", "-c", `"$@" | while read -r line; do echo "$line"; case $line in *'"task_name":"fills"'*) echo >wheels/go; esac; done`, "bash", cmd.Path}, cmd.Args[1:]...)
+			cmd.Path = "/bin/bash"
+			ran := make(chan ran, 1)
+			go func() { ran <- p.run(cmd) }()
+			p.asleep()
+			p.write("wheels/fill", "")
+			r := <-ran
+			for name, want := range wants {
+				p.came(r, "oracle "+name, want)
+			}
+			if n := r.records["oracle waits"].Tries; n != 2 {
+				t.Errorf("the one that ran when the disk was full: try %d\n%s", n, r.stderr)
+			}
+		})
+	}
 }
 
 // An image that is removed while a run is under way is missed by the trials that

@@ -1,7 +1,9 @@
 package rollout
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -184,6 +186,84 @@ func TestBox_NoNetns(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	if err != nil || strings.Count(string(out), "--- PASS: Test") != 4 {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// The gate is asked once for each image, however many trials that has, also where
+// two have one name.
+func TestRun_Gate(t *testing.T) {
+	p := newPlace(t)
+	data, err := os.ReadFile(bed.Image("busybox"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var records bytes.Buffer
+	for task, image := range map[string]string{"a1": "a/i.sif", "a2": "a/i.sif", "b1": "b/i.sif", "b2": "b/i.sif"} {
+		p.task(task, "touch /it; cat /proc/self/mountinfo /proc/*/cmdline /proc/*/environ\n", rewards, "")
+		p.write(image, string(data))
+		if err := json.NewEncoder(&records).Encode(map[string]any{"schema": "sifbuild.image/v1", "task": p.path("tasks", task), "image": p.path(image)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.write("bin/apptainer", "#!/bin/sh\necho \"$*\" >>"+p.path("out/started")+"\nexec "+filepath.Join(bed.Dir(), "bin", "apptainer")+" \"$@\"\n")
+	if err := os.Chmod(p.path("bin/apptainer"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := p.command("run", "-", "--agent", "oracle", "--out", "out/run", "--scratch", p.path("scratch"), "-n", "4")
+	cmd.Stdin = &records
+	for i, kv := range cmd.Env {
+		if path, ok := strings.CutPrefix(kv, "PATH="); ok {
+			cmd.Env[i] = "PATH=" + p.path("bin") + ":" + path
+		}
+	}
+	r := p.run(cmd)
+	for _, task := range []string{"a1", "a2", "b1", "b2"} {
+		p.came(r, "oracle "+task, "1")
+		if i := r.records["oracle "+task].Isolation; i == nil || i.Gate != "pass" {
+			t.Errorf("%s: %+v", task, i)
+		}
+		// What a trial can see of the node's paths says nothing of tasks, results or images.
+		seen, err := os.ReadFile(p.path("out/run", r.records["oracle "+task].TrialName, "agent/oracle.txt"))
+		if err != nil || !strings.Contains(string(seen), p.path("scratch")+"/rollout-") {
+			t.Errorf("the control: %v\n%s", err, seen)
+		}
+		for _, name := range []string{task + "__", p.path("tasks"), p.path("out"), "i.sif"} {
+			if strings.Contains(string(seen), name) {
+				t.Errorf("%s: it sees %s in\n%s", task, name, seen)
+			}
+		}
+	}
+	started, err := os.ReadFile(p.path("out/started"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range []string{"a/i.sif", "b/i.sif"} {
+		if n := strings.Count(string(started), p.path(image)); n != 3 {
+			t.Errorf("%s: %d containers, want those of two trials and of a gate", image, n)
+		}
+	}
+	if gates, err := os.ReadDir(p.path("out/run/.rollout/gates")); err != nil || len(gates) != 2 {
+		t.Errorf("what gates said: %v, %v", gates, err)
+	}
+}
+
+// Where nobody may make user namespaces, no trial is tried.
+func TestRun_NoUserns(t *testing.T) {
+	p := newPlace(t)
+	p.task("a", "touch /it\n", rewards, "")
+	for _, limit := range []string{"max_user_namespaces=0", "max_user_namespaces=1000"} {
+		plain := p.command(p.args("run", "--agent", "oracle")...)
+		cmd := bed.Limited(t, []string{limit}, plain.Path, plain.Args[1:]...)
+		cmd.Env, cmd.Dir = plain.Env, plain.Dir
+		r := p.run(cmd)
+		if limit != "max_user_namespaces=0" {
+			p.came(r, "oracle a", "1") // the control
+			continue
+		}
+		lines := strings.Split(strings.TrimSpace(r.stderr), "\n")
+		if r.code != 2 || len(r.records) > 0 || len(lines) != 2 || !strings.HasPrefix(lines[0], "rollout: this node cannot run trials: ") || !strings.Contains(lines[1], "sysctl user.max_user_namespaces") {
+			t.Errorf("exit code %d, %d records\n%s", r.code, len(r.records), r.stderr)
+		}
 	}
 }
 
