@@ -24,10 +24,10 @@ import (
 // it would have loaded, had it been opened. Where not all could be looked at that
 // was changed, the folder / is found: of the rest anything may be true.
 func (w *Watch) Find(alive bool) (found []result.Taint, unknown string) {
-	seen, stirred := map[string]bool{}, map[string]int{}
+	seen, stirred, puts := map[string]bool{}, map[string]int{}, map[string]put{}
 	if w.opened != nil {
 		err := w.opened.finish()
-		seen, stirred = w.opened.seen, w.opened.stirred
+		seen, stirred, puts = w.opened.seen, w.opened.stirred, w.opened.puts
 		if w.lost == "" {
 			w.lost = w.opened.lost
 		}
@@ -48,7 +48,7 @@ func (w *Watch) Find(alive bool) (found []result.Taint, unknown string) {
 			inodes[t.ino] = true
 		}
 	}
-	f := finder{Watch: w, seen: seen, inodes: inodes, alive: alive, rest: map[string]bool{}, stirred: stirred}
+	f := finder{Watch: w, seen: seen, inodes: inodes, alive: alive, rest: map[string]bool{}, stirred: stirred, puts: puts, brought: map[string]map[string]bool{}}
 	for p := range w.agents {
 		f.rest[p] = true
 	}
@@ -88,7 +88,11 @@ type finder struct {
 	alive  bool
 	// stirred is what came and went meanwhile, and how often.
 	stirred map[string]int
-	rest    map[string]bool // of the agent's that were not met
+	puts    map[string]put
+	tests   *tests
+	brought map[string]map[string]bool // packages that the tests install, by folder
+	texts   int                        // bytes of metadata that were read
+	rest    map[string]bool            // of the agent's that were not met
 	found   []result.Taint
 }
 
@@ -123,14 +127,17 @@ func (f *finder) visit(v *tree.Visited) error {
 		return nil
 	}
 	known := len(f.found)
-	if err := f.late(v); err != nil || len(f.found) > known || stirs < 2 || link {
+	if err := f.late(v); err != nil || len(f.found) > known {
 		return err
 	}
-	// It is as in the image, and was something else in between.
-	if e, err := f.judge.image.Lookup(v.Path); err != nil || !e.Mode.IsRegular() || !sameContent(v, e) {
-		return nil
+	e, err := f.judge.image.Lookup(v.Path)
+	switch {
+	case err == fs.ErrNotExist && f.puts[v.Path].times > 1 && f.judge.program(v.Path):
+		f.found = append(f.found, result.Taint{Path: "/" + v.Path, Why: "is new, and was changed again while the tests ran, beside processes of the agent's"})
+	case err == nil && stirs > 1 && !link && e.Mode.IsRegular() && sameContent(v, e):
+		return f.add(v.Path, touched{state: now}, nil, putBack)
 	}
-	return f.add(v.Path, touched{state: now}, nil, putBack)
+	return nil
 }
 
 const putBack = "; it changed while the tests ran, beside processes of the agent's, and was put back"
@@ -159,7 +166,7 @@ func (f *finder) gone() error {
 		if _, err := f.judge.image.Lookup(p); err != fs.ErrNotExist || f.agents[p].mode != 0 || sourceOf(p) != "" {
 			continue
 		}
-		if k == site || k == above || k == pth && f.imageHas(path.Dir(p)) || p == "etc/ld.so.preload" || k == command && shells.MatchString(path.Base(p)) {
+		if k == site || k == above || k == pth && f.imageHas(path.Dir(p)) || k == hook || k == startup || k == tool || k == command && shells.MatchString(path.Base(p)) {
 			if err := f.add(p, touched{state: state{mode: 0o755}}, nil, putBack); err != nil {
 				return err
 			}
@@ -175,33 +182,45 @@ func (f *finder) imageHas(p string) bool {
 
 // late judges what changed while the verifier worked: by it, or by what the
 // agent left running. Verifiers install programs, but change none of the
-// image's; they make no start files, and nothing that is found in place of a
-// shell. What the agent made before is the agent's wherever it was moved to.
+// image's; they make no start files but with what they say themselves, or what
+// installers write, and nothing that is found in place of a shell. What the
+// agent made before is the agent's wherever it was moved to.
 func (f *finder) late(v *tree.Visited) error {
 	k, _ := f.judge.kindOf(v.Path)
 	t := touched{state: stateOf(v)}
+	if v.Mode&unix.S_IFMT == unix.S_IFLNK {
+		t.to, _ = v.Link()
+	} else if k.byText() || k == startup || k == hook {
+		t.text, _ = read(v)
+	}
+	base := path.Base(v.Path)
+	had := f.imageHas(v.Path)
 	switch {
-	case k == nothing || k == startup || k == plugin || k == tool && !f.made[v.Ino]:
+	case k == nothing:
 		return nil
 	case k == pth && !f.imageHas(path.Dir(v.Path)): // an environment of the tests' own
 		return nil
-	case k == hook && v.Path != "etc/ld.so.preload" || k == git:
-		return nil
 	case sourceOf(v.Path) != "" && !f.made[v.Ino]: // the tests' own Python writes it
 		return nil
-	case f.made[v.Ino], k == hook, k == site, k == above, k == library, k == command && shells.MatchString(path.Base(v.Path)):
-	case k == cache, k == pth:
-	default:
-		if _, err := f.judge.image.Lookup(v.Path); err == fs.ErrNotExist {
+	case f.made[v.Ino], v.Path == "etc/ld.so.preload", k == site, k == above, k == library, k == cache, k == pth, k == command && shells.MatchString(base):
+	case k == hook, k == startup, k == git:
+		if !f.seen[v.Path] || t.to == "" && f.says(v.Path, k, t.text) {
 			return nil
-		} else if err != nil {
-			return err
 		}
-	}
-	if v.Mode&unix.S_IFMT == unix.S_IFLNK {
-		t.to, _ = v.Link()
-	} else if k.byText() {
-		t.text, _ = read(v)
+	case k == plugin:
+		if f.brings(v.Path) {
+			return nil
+		}
+	case k == tool:
+		if testTools.MatchString(base) {
+			return nil
+		}
+	case k == beside:
+		if !had && (!f.seen[v.Path] || strings.Contains(f.told().text, base)) {
+			return nil
+		}
+	case !had:
+		return nil
 	}
 	return f.add(v.Path, t, v, "; it changed while the tests ran, beside processes of the agent's")
 }

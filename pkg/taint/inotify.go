@@ -27,7 +27,38 @@ type opened struct {
 	// stirred counts how often what is at a path came, went or was written: a
 	// copy that the overlay makes of the image's file comes once.
 	stirred map[string]int
+	puts    map[string]put
 	lost    string // why not all can have been heard, or ""
+}
+
+// put is how often something came to be at a path. To make a file and to write
+// it is one time.
+type put struct {
+	times int
+	fresh bool // it has come, and was not closed yet by who wrote it
+	open  bool // it was opened, and not written since
+	runs  int  // how often it was opened and written since it was closed
+}
+
+// hear takes an event. What fuse-overlayfs does with times and modes looks like
+// writing, but by nobody who opened the file, or like opening for it.
+func (p put) hear(mask uint32) put {
+	switch {
+	case mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
+		return put{times: p.times + 1, fresh: true}
+	case mask&unix.IN_OPEN != 0:
+		p.open = true
+	case mask&unix.IN_MODIFY != 0 && p.open:
+		p.open = false
+		// What was linked or moved here is opened and written at once; then this is
+		// the second run, and else that of who made it.
+		if p.runs++; p.runs == 2 || !p.fresh {
+			p.times++
+		}
+	case mask&unix.IN_CLOSE_WRITE != 0:
+		return put{times: p.times}
+	}
+	return p
 }
 
 // newOpened makes ready to hear: inotify(7). Call begin when folders are added.
@@ -46,7 +77,7 @@ func newOpened(upper string, follows func(string) bool) (*opened, error) {
 	}
 	o := &opened{
 		f: os.NewFile(uintptr(fd), "inotify"), root: root, follows: follows, done: make(chan struct{}),
-		seen: map[string]bool{}, stirred: map[string]int{},
+		seen: map[string]bool{}, stirred: map[string]int{}, puts: map[string]put{},
 	}
 	return o, nil
 }
@@ -68,7 +99,7 @@ func (o *opened) add(p string, fd int, name string) error {
 	var wd int
 	var failed error
 	err = raw.Control(func(fd uintptr) {
-		wd, failed = unix.InotifyAddWatch(int(fd), fmt.Sprintf("/proc/self/fd/%d", dir), unix.IN_OPEN|moves|unix.IN_MODIFY|unix.IN_ONLYDIR)
+		wd, failed = unix.InotifyAddWatch(int(fd), fmt.Sprintf("/proc/self/fd/%d", dir), unix.IN_OPEN|moves|unix.IN_MODIFY|unix.IN_CLOSE_WRITE|unix.IN_ONLYDIR)
 	})
 	if err = errors.Join(err, failed); err != nil {
 		return err
@@ -128,6 +159,9 @@ func (o *opened) take(b []byte) {
 		if mask&unix.IN_OPEN != 0 {
 			o.seen[p] = true
 		}
+		if was := o.puts[p]; was != was.hear(mask) {
+			o.puts[p] = was.hear(mask)
+		}
 	}
 }
 
@@ -150,7 +184,9 @@ func (o *opened) enter(p string, depth int) {
 	list, _ := dir.ReadDir(-1)
 	for _, e := range list {
 		if !e.IsDir() {
-			o.stirred[path.Join(p, e.Name())]++
+			at := path.Join(p, e.Name())
+			o.stirred[at]++
+			o.puts[at] = o.puts[at].hear(unix.IN_CREATE)
 		}
 	}
 	if err := o.add(p, fd, "."); err != nil && o.lost == "" {
@@ -201,6 +237,7 @@ func (o *opened) begin() error {
 	err = raw.Control(func(fd uintptr) { o.drain(fd) })
 	clear(o.seen)
 	clear(o.stirred)
+	clear(o.puts)
 	o.lost = ""
 	return err
 }

@@ -147,7 +147,7 @@ func (j judge) taints(c change) (string, error) {
 		return j.testTool(c, state), nil
 	case tool:
 		if path.Base(c.path) == "env" { // tests source it, executable or not
-			if j.installerEnv(c.text) && !c.link || j.tellsOf(c.path) {
+			if c.text != nil && j.installerEnv(c.text) && !c.link || j.tellsOf(c.path) {
 				return "", nil
 			}
 			return state + ": tests read their settings from it when they have installed uv or Rust", nil
@@ -298,10 +298,23 @@ func (j judge) tellsOf(p string) bool {
 	}
 }
 
-// names says whether the instruction has the word, as packages are compared:
-// in any case, with - for _ (PEP 503).
+// program says whether what is at p is a program or a part of one.
+func (j judge) program(p string) bool {
+	switch k, _ := j.kindOf(p); k {
+	case command, tool, plugin, pth, library, perl, python:
+		return true
+	case code:
+		return codeName.MatchString(p)
+	}
+	return false
+}
+
+// normal is a text in which names of packages can be compared: in any case,
+// with - for _ (PEP 503).
+func normal(s string) string { return strings.ReplaceAll(strings.ToLower(s), "_", "-") }
+
+// names says whether the instruction has the word.
 func (j judge) names(word string) bool {
-	normal := func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "_", "-") }
 	word = normal(word)
 	if word == "" {
 		return false

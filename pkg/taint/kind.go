@@ -30,11 +30,13 @@ const (
 	code                 // whatever else the image's programs consist of
 )
 
+type hookFile struct{ path, does string }
+
 // hooks are the files that programs load whatever they are told to do, and
 // what such a file does; those of folders end in a slash. They are outside
 // text for ld.so(8), nsswitch.conf(5), iconv(3), bash(1), zsh(1), pam_env(8),
 // git-config(1), config(5ssl) and perlrun(1).
-var hooks = []struct{ path, does string }{
+var hooks = []hookFile{
 	{"etc/ld.so.preload", "every program loads the libraries that it names"},
 	{"etc/nsswitch.conf", "programs load the libraries that it names"},
 	{"etc/environment", "it sets the environment of programs that log somebody in"},
@@ -112,13 +114,25 @@ func (pl places) inHome(p string) (all []string) {
 	return all
 }
 
+// homeFolder says whether dir is somebody's home, one that such are made in, or
+// one in which programs of theirs look for something.
+func (pl places) homeFolder(dir string) bool {
+	return slices.ContainsFunc(append(pl.inHome(dir+"/x"), pl.inHome(dir)...), homeFolders.MatchString) || dir == "home"
+}
+
+var homeFolders = regexp.MustCompile(`^(x|\.(local|cargo)(/bin)?|\.config(/(git|pip|uv|fish))?|\.pip)$`)
+
+// skipped says of a path that it is no file of the container's, or the agent's
+// and everybody's.
+func skipped(p string) bool {
+	return slices.ContainsFunc([]string{"proc", "sys", "dev", "tmp", "var/tmp", ".fence"}, func(dir string) bool { return under(p, dir) })
+}
+
 // kindOf says what programs do with what lies at p, a path relative to the
 // root, and with hook what that file does.
 func (pl places) kindOf(p string) (kind, string) {
-	for _, skip := range append([]string{"proc", "sys", "dev", "tmp", "var/tmp", ".fence"}, pl.private...) {
-		if under(p, skip) {
-			return nothing, ""
-		}
+	if skipped(p) || slices.ContainsFunc(pl.private, func(dir string) bool { return under(p, dir) }) {
+		return nothing, ""
 	}
 	for _, h := range hooks {
 		if under(h.path, p) && p != h.path && p != "." {

@@ -50,6 +50,9 @@ type Options struct {
 	// Instruction is what the task tells the agent: a script that it names, or a
 	// package, was to be changed.
 	Instruction string
+	// Tests are folders on the host: what is in them may install what it names,
+	// while processes of the agent's live.
+	Tests []string
 	// Runs is a file, as /tests/test.sh, that the verifier opens in any case: if
 	// nothing is heard of it, nothing is known. "" for none.
 	Runs string
@@ -148,7 +151,7 @@ func Folders(image string) ([]string, error) {
 		return nil, err
 	}
 	defer w.Close()
-	all := slices.Concat([]string{"etc"}, w.judge.path, libraryFolders(w.judge.image), w.judge.pythonFolders(""), w.judge.perlFolders())
+	all := slices.Concat([]string{"etc"}, slices.DeleteFunc(slices.Clone(w.judge.homes), func(h string) bool { return h == "." || skipped(h) }), w.judge.path, libraryFolders(w.judge.image), w.judge.pythonFolders(""), w.judge.perlFolders())
 	vars, _ := sif.Environment(w.image.Config)
 	for _, v := range vars {
 		if v[0] == "PATH" {
@@ -351,9 +354,10 @@ func (m *marker) listen(v *tree.Visited, p, name string) {
 }
 
 // follows says whether programs may come to be in a folder, or in one that is
-// in it.
+// in it, or what they load by themselves.
 func (w *Watch) follows(dir string) bool {
-	return dir == "." || w.counts(dir+"/x.so") || slices.ContainsFunc(w.judge.path, func(d string) bool { return under(d, dir) })
+	return dir == "." || w.counts(dir+"/x.so") || slices.ContainsFunc(w.judge.path, func(d string) bool { return under(d, dir) }) ||
+		w.judge.homeFolder(dir) || slices.ContainsFunc(hooks, func(h hookFile) bool { return under(path.Dir(h.path), dir) })
 }
 
 func (w *Watch) counts(p string) bool {

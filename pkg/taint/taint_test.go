@@ -292,6 +292,136 @@ func TestWatch_PutBack(t *testing.T) {
 	}
 }
 
+// What comes to be while the tests run is theirs, beside processes that the
+// agent left: unless it is what tests do not do, or do not do twice.
+func TestWatch_Beside(t *testing.T) {
+	const packages, env, evil = "usr/local/lib/python3.11/dist-packages/", "root/.local/bin/env", "another"
+	const installer = "export PATH=\"$HOME/.local/bin:$PATH\"\n"
+	plugin := func(name string) func(s *scene) {
+		return func(s *scene) { s.make(packages+name+"-1.dist-info/entry_points.txt", "[pytest11]\nx = x\n") }
+	}
+	made := func(p, text string) func(s *scene) { return func(s *scene) { s.make(p, text); s.open(p) } }
+	all := func(list ...func(*scene)) func(*scene) {
+		return func(s *scene) {
+			for _, do := range list {
+				do(s)
+			}
+		}
+	}
+	remove := func(p string) func(s *scene) {
+		return func(s *scene) {
+			if err := os.Remove(s.at(p)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	requires := func(line string) func(s *scene) {
+		return func(s *scene) { s.make(packages+"pytest_json-1.dist-info/METADATA", "Name: x\n"+line+"\n") }
+	}
+	for _, row := range []struct {
+		name string
+		do   func(s *scene)
+		want string
+	}{
+		{"a plugin", plugin("x"), "/" + packages + "x-1.dist-info/entry_points.txt"},
+		{"a plugin that the tests name, and do not install", plugin("echo"), "/" + packages + "echo-1.dist-info/entry_points.txt"},
+		{"a plugin that they install", plugin("pytest_json"), ""},
+		{"one that it requires", all(requires("Requires-Dist: any-io>=4"), plugin("any_io")), ""},
+		{"one that it requires for more", all(requires("Requires-Dist: any-io; extra == 'x'"), plugin("any_io")), "/" + packages + "any_io-1.dist-info/entry_points.txt"},
+		{"a plugin that is changed", all(plugin("pytest_json"), plugin("pytest_json")), "/" + packages + "pytest_json-1.dist-info/entry_points.txt"},
+		{"a module", made(packages+"m.py", "x"), ""},
+		{"a module that is moved over", all(made(packages+"m.py", "x"), made(packages+"m.py", evil)), "/" + packages + "m.py"},
+		{"a module that is written over", func(s *scene) { s.make(packages+"m.py", "x"); s.write(packages+"m.py", evil) }, "/" + packages + "m.py"},
+		{"data that is written over", func(s *scene) { s.make("srv/d.py", "x"); s.write("srv/d.py", evil) }, ""},
+		{"an installer's env", made(env, installer), ""},
+		{"another env", made(env, evil), "/" + env},
+		{"another env, and back", all(made(env, evil), made(env, installer)), "/" + env},
+		{"another env, and away", all(made(env, evil), remove(env)), "/" + env},
+		{"uvx", made("root/.local/bin/uvx", "x"), ""},
+		{"uvx twice", all(made("root/.local/bin/uvx", "x"), made("root/.local/bin/uvx", evil)), "/root/.local/bin/uvx"},
+		{"a shell in a home", made("root/.local/bin/sh", evil), "/root/.local/bin/sh"},
+		{"an installer's line", made("root/.bashrc", ". \"$HOME/.local/bin/env\"\n"), ""},
+		{"a line of the tests'", made("root/.bashrc", "export A=1\n"), ""},
+		{"a statement of the tests'", made("root/.bashrc", "echo 1\n"), "/root/.bashrc"},
+		{"a line of another's, not read", func(s *scene) { s.move(evil, "root/.bashrc") }, ""},
+		{"a start file, and away", all(made("root/.bashrc", evil), remove("root/.bashrc")), "/root/.bashrc"},
+		{"a hook", made("etc/profile.d/x.sh", evil), "/etc/profile.d/x.sh"},
+		{"the image's hook", made("etc/profile", "the image's\nexport A=1\n"), ""},
+		{"the image's hook, changed", made("etc/profile", "the image's\n"+evil+"\n"), "/etc/profile"},
+		{"git's user", made("root/.gitconfig", "[user]\n\tname = a\n"), ""},
+		{"git's command of the tests'", made("root/.gitconfig", "[core]\n\tpager = bat\n"), ""},
+		{"git's command", made("root/.gitconfig", "[core]\n\tpager = /opt/x\n"), "/root/.gitconfig"},
+		{"a module beside", made("app/pytest.py", evil), "/app/pytest.py"},
+		{"one that the tests bring", made("app/pluggy.py", "x"), ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newScene(t)
+			s.o.Tests = []string{t.TempDir()}
+			const test = "pip install -q 'pytest-json==1'\necho 1\necho 'export A=1' >>~/.bashrc\ngit config core.pager bat\ncp /tests/pluggy.py .\n"
+			if err := os.WriteFile(filepath.Join(s.o.Tests[0], "test.sh"), []byte(test), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range []string{packages + "x-1.dist-info", packages + "echo-1.dist-info", packages + "any_io-1.dist-info", packages + "pytest_json-1.dist-info", "root/.local/bin", "etc/profile.d", "srv"} {
+				if err := os.MkdirAll(s.at(d), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.after()
+			s.write("tests/test.sh", "")
+			row.do(s)
+			s.find(true, row.want, "")
+		})
+	}
+}
+
+// What inotify says of a file in the upper folder of fuse-overlayfs 1.10.
+func TestPut(t *testing.T) {
+	const create, to, open, modify, closed = unix.IN_CREATE, unix.IN_MOVED_TO, unix.IN_OPEN, unix.IN_MODIFY, unix.IN_CLOSE_WRITE
+	for _, row := range []struct {
+		name  string
+		masks []uint32
+		want  int
+	}{
+		{"made", []uint32{create, open, modify, modify, closed, open, open}, 1},
+		{"cp -p, chmod, touch", []uint32{create, open, open, modify, closed, modify, open, closed, open, open, closed}, 1},
+		{"made, and written", []uint32{create, open, modify, closed, open, open, modify, modify, closed}, 2},
+		{"made, and being written", []uint32{create, open, modify, closed, open, modify}, 2},
+		{"linked", []uint32{create, open, modify, open}, 1},
+		{"linked, and written", []uint32{create, open, modify, open, modify, modify, closed}, 2},
+		{"moved", []uint32{to, open, modify, open}, 1},
+		{"moved, and written", []uint32{to, open, modify, open, modify, closed}, 2},
+		{"made as by later versions", []uint32{to, open, modify, closed}, 1},
+		{"moved over", []uint32{to, to}, 2},
+		{"there before, and written", []uint32{open, modify, modify, closed}, 1},
+		{"there before, written, and put back", []uint32{open, modify, modify, closed, open, modify, closed}, 2},
+		{"read", []uint32{open, open}, 0},
+	} {
+		var p put
+		for _, m := range row.masks {
+			p = p.hear(m)
+		}
+		if p.times != row.want {
+			t.Errorf("%s: %d times, want %d", row.name, p.times, row.want)
+		}
+	}
+}
+
+// make makes a new file as fuse-overlayfs does.
+func (s *scene) make(p, text string) {
+	s.t.Helper()
+	f, err := os.OpenFile(s.at("app/new"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer f.Close()
+	if err := os.Rename(s.at("app/new"), s.at(p)); err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := f.WriteString(text); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // move puts a file in place as an overlay does with its copies.
 func (s *scene) move(text, p string) {
 	s.t.Helper()

@@ -2,6 +2,7 @@ package trial
 
 import (
 	"archive/tar"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -240,5 +241,52 @@ func salvage(upper, folder, to string) error {
 	}()
 	_, err = unpack(r, to, logsMost, thereIn(to), nil)
 	r.CloseWithError(io.ErrClosedPipe)
+	return err
+}
+
+// put uploads what fill writes.
+func put(ctx context.Context, b Box, domain, dir string, fill func(*tar.Writer) error) error {
+	ctx, cancel := context.WithTimeout(ctx, harness)
+	defer cancel()
+	r, w := io.Pipe()
+	filled := make(chan error, 1)
+	go func() {
+		out := tar.NewWriter(w)
+		err := fill(out)
+		if err == nil {
+			err = out.Close()
+		}
+		w.CloseWithError(err)
+		filled <- err
+	}()
+	err := b.Put(ctx, domain, dir, r)
+	r.CloseWithError(io.ErrClosedPipe) // what was not read is not wanted
+	if wrote := <-filled; wrote != nil && !errors.Is(wrote, io.ErrClosedPipe) {
+		return wrote // what could not be read here explains what came there
+	}
+	return err
+}
+
+// get downloads paths below a folder, and gives the stream to take.
+func get(ctx context.Context, b Box, domain, dir string, paths []string, take func(io.Reader) error) error {
+	ctx, cancel := context.WithTimeout(ctx, harness)
+	defer cancel()
+	r, w := io.Pipe()
+	got := make(chan error, 1)
+	go func() {
+		err := b.Get(ctx, domain, dir, paths, w)
+		w.CloseWithError(err)
+		got <- err
+	}()
+	err := take(r)
+	if err != nil {
+		cancel()
+	} else {
+		_, _ = io.Copy(io.Discard, r) // what stands behind the end
+	}
+	r.CloseWithError(io.ErrClosedPipe)
+	if sent := <-got; err == nil {
+		err = sent
+	}
 	return err
 }

@@ -20,18 +20,19 @@ func (r *run) before() error {
 	if r.acted || r.box.Upper() == "" || !slices.ContainsFunc(all, func(p part) bool { return p.verifier.Separate == nil }) {
 		return nil
 	}
-	var paths, homes []string
+	var paths, homes, tests []string
 	image, instruction := r.box.Config().Env, r.Spec.Instruction
 	for _, p := range all {
 		env := r.verifierEnv(p)
 		paths = append(paths, cmp.Or(env["PATH"], image["PATH"]))
 		homes = append(homes, cmp.Or(env["HOME"], r.Env["HOME"], r.Spec.Environment.Env["HOME"], image["HOME"]))
 		instruction += "\n" + p.instruction
+		tests = append(tests, p.tests...)
 	}
 	var err error
 	r.watch, err = taint.New(taint.Options{
 		Upper: r.box.Upper(), Image: r.Box.Image, Workdir: r.box.Workdir(), Path: strings.Join(append(r.VerifierPath[:len(r.VerifierPath):len(r.VerifierPath)], paths...), ":"),
-		Homes: homes, Private: private, Instruction: instruction, Runs: "/tests/test.sh",
+		Homes: homes, Private: private, Instruction: instruction, Tests: slices.Compact(tests), Runs: "/tests/test.sh",
 	})
 	if err != nil {
 		return r.tainted([]result.Taint{{Path: "/", Why: "it cannot be told which files are the agent's"}}, err.Error())

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 type judged struct {
 	*running
 	*taint.Watch
+	tests string // the folder on the host
 }
 
 // verifierEnv is what docs/verdict.md has a verifier be given.
@@ -27,13 +29,14 @@ func judge(t *testing.T, image, instruction string) *judged {
 	o := options(t, image)
 	o.Binds = []box.Bind{{Source: filepath.Join(bed.Dir(), "wheels"), Target: "/wheels", Why: "wheels"}}
 	o.Private = []string{"/tests", "/logs/verifier", "/.verifier"}
+	tests := t.TempDir()
 	var err error
 	if o.Folders, err = taint.Folders(o.Image); err != nil {
 		t.Fatal(err)
 	}
 	r := start(t, o)
 	w, err := taint.New(taint.Options{
-		Upper: r.Upper(), Image: o.Image, Workdir: "/app", Private: o.Private, Instruction: instruction, Runs: "/tests/test.sh",
+		Upper: r.Upper(), Image: o.Image, Workdir: "/app", Private: o.Private, Instruction: instruction, Tests: []string{tests}, Runs: "/tests/test.sh",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +44,7 @@ func judge(t *testing.T, image, instruction string) *judged {
 	t.Cleanup(func() { w.Close() })
 	r.sh(box.Agent, "mkdir -p /app /opt")
 	w.Before()
-	return &judged{r, w}
+	return &judged{r, w, tests}
 }
 
 // verify runs tests, a script, and says what they loaded.
@@ -49,6 +52,9 @@ func (j *judged) verify(test string, alive bool, env ...string) []result.Taint {
 	j.t.Helper()
 	j.After()
 	if err := j.Put(j.t.Context(), box.Verifier, "/tests", archive(map[string]string{"test.sh": "#!/bin/sh\n" + test})); err != nil {
+		j.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(j.tests, "test.sh"), []byte(test), 0o644); err != nil {
 		j.t.Fatal(err)
 	}
 	vars := maps.Clone(verifierEnv)
@@ -192,11 +198,20 @@ func TestTaint_WhileTheTestsRun(t *testing.T) {
 	}
 	const late = `(until [ -e /opt/go ]; do :; done; cp /bin/true /bin/bash; echo >/usr/local/bin/late.sh; touch /opt/done) >/dev/null 2>&1 &`
 	const test = `touch /opt/go; until [ -e /opt/done ]; do :; done; bash -c :`
+	const when, done = `(until [ -e /opt/go ]; do :; done; `, `; touch /opt/done) >/dev/null 2>&1 &`
+	const install = `pip install -q --no-index --find-links /wheels --break-system-packages --root-user-action ignore --no-deps pytest_timeout uv; `
+	const inHome = `export HOME=/root; `
+	const packages = "/usr/local/lib/python3.11/dist-packages/"
 	for _, row := range []struct {
 		agent, test string
 		alive       bool
 		want        string
 	}{
+		// What tests install, and installers write, beside a server, and what it may add.
+		{`:`, inHome + install + `cp -p $(command -v uv) /usr/local/bin/uv2; mkdir -p ~/.local/bin; echo 'export PATH="$HOME/.local/bin:$PATH"' >~/.local/bin/env; . ~/.local/bin/env; ln -s /opt/x ~/.local/bin/uvx; python3 -c 'import pytest_timeout, uv'`, true, ""},
+		{when + `d=` + packages + `x-1.dist-info; mkdir -p $d; printf '[pytest11]\nx = x\n' >$d/entry_points.txt` + done, install + test, true, packages + "x-1.dist-info/entry_points.txt"},
+		{when + `echo >>` + packages + `pytest_timeout.py` + done, install + test, true, packages + "pytest_timeout.py"},
+		{when + `echo 'exit 0' >~/.local/bin/env; cat ~/.local/bin/env; rm ~/.local/bin/env` + done, `mkdir -p /root/.local/bin; ` + test, true, "/root/.local/bin/env"},
 		{late, test, true, "/usr/bin/bash"},
 		// The caller knows better: nothing was left, so it was the tests.
 		{late, test, false, ""},
@@ -212,7 +227,11 @@ func TestTaint_WhileTheTestsRun(t *testing.T) {
 		{`:`, `printf '#!/bin/sh\n' >/usr/local/bin/tool; chmod +x /usr/local/bin/tool; tool; sed 's/libz[.]so[.]1/libq.so.1/' /lib/x86_64-linux-gnu/libz.so.1 >/usr/local/lib/libq.so.1; ldconfig; LD_PRELOAD=libq.so.1 id; mkdir -p /usr/local/lib/python3.11/dist-packages/n; echo >/usr/local/lib/python3.11/dist-packages/n/__init__.py; python3 -c 'import n, base64'`, true, ""},
 		{`:`, `echo /lib/x86_64-linux-gnu/libm.so.6 >/etc/ld.so.preload; true`, true, "/etc/ld.so.preload"},
 	} {
-		j := judge(t, "debian", "")
+		image := "debian"
+		if strings.Contains(row.test, install) {
+			image = "workloads"
+		}
+		j := judge(t, image, "")
 		j.sh(box.Agent, row.agent)
 		if got := j.verify(row.test, row.alive); paths(got) != row.want {
 			t.Errorf("%s, %s, %v: %+v, want %q", row.agent, row.test, row.alive, got, row.want)
