@@ -367,7 +367,7 @@ func (j *setup) settings() (all []result.Setting) {
 func (j *setup) try(ctx context.Context, it item, agent trial.Agent, i runner.Item, dir string) result.Trial {
 	o := j.options
 	o.Spec, o.Agent, o.Dir, o.Broken, o.Phase = it.Spec, agent, dir, it.broken, i.Phase
-	o.Box.Image, o.VerifierImage = it.image, it.verifier
+	o.Box.Image, o.VerifierImages = it.image, it.verifiers
 	o.Start = func(ctx context.Context, o box.Options) (trial.Box, error) {
 		b, err := box.Start(ctx, o)
 		if err != nil {
@@ -382,8 +382,10 @@ func (j *setup) try(ctx context.Context, it item, agent trial.Agent, i runner.It
 			o.Box.Scratch = own
 			i.Phase("gate")
 			o.Gate, err = j.gates.pass(ctx, o, it.image)
-			if err == nil && it.verifier != "" {
-				o.Gate, err = j.gates.pass(ctx, o, it.verifier)
+			for _, image := range it.verifiers {
+				if err == nil {
+					o.Gate, err = j.gates.pass(ctx, o, image)
+				}
 			}
 		}
 		o.Broken = gateFault(err)

@@ -59,8 +59,9 @@ type Options struct {
 	// where it asks for less. Its Scratch is an empty folder of this trial's alone.
 	Start func(context.Context, box.Options) (Box, error)
 	Box   box.Options
-	// VerifierImage is the image of a verifier that has its own container.
-	VerifierImage string
+	// VerifierImages are those of verifiers that have a container of their own, by
+	// step; "" is the name of a task's that has none.
+	VerifierImages map[string]string
 	// Network is the most that a task gets: none, loopback or host.
 	Network, Why string
 	// Gate is how the probe's gate ended on this node with this image.

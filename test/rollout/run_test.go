@@ -183,7 +183,7 @@ func TestTasks(t *testing.T) {
 	roots := filepath.Join(bed.Dir(), "roots")
 	cmd := p.command()
 	cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", fmt.Sprintf(`umask 0002
-		%s build tasks $(dirname tasks/*/tests/Dockerfile) --cache out/cache --base debian:12=%s/debian --base busybox:1=%s/busybox --require none --no-smoke --scratch scratch |
+		%s build tasks --cache out/cache --base debian:12=%s/debian --base busybox:1=%s/busybox --require none --no-smoke --scratch scratch |
 		%s validate - --out out/run --scratch scratch -n 2 --strict-verdict %s`, bed.Bin(t, "sifbuild"), roots, roots, bed.Bin(t, "rollout"), flags)}
 	r := p.run(cmd)
 	if r.code != 1 {
