@@ -313,3 +313,21 @@ func sayCPUs(w io.Writer, items []item, atATime, cpus int) {
 			len(asks), cli.Printable(asks[0].Task.Name), asks[0].Environment.CPUs, cpus, atATime)
 	}
 }
+
+// sayMissing says what to type for images that are not there.
+func (j *setup) sayMissing() {
+	said := 0
+	for _, it := range j.items {
+		if it.broken == nil {
+			continue
+		}
+		if said++; said > 3 {
+			fmt.Fprintf(os.Stderr, "rollout: and more tasks have no image\n")
+			return
+		}
+		fmt.Fprintf(os.Stderr, "rollout: %s: %s\n", cli.Printable(it.Task.Name), cli.Printable(it.broken.Message))
+		if it.broken.Hint != "" {
+			fmt.Fprintf(os.Stderr, "hint: %s\n", cli.Printable(it.broken.Hint))
+		}
+	}
+}

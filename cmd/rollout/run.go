@@ -392,21 +392,3 @@ func (j *setup) try(ctx context.Context, it item, agent trial.Agent, i runner.It
 	}
 	return trial.Run(ctx, o)
 }
-
-// sayMissing says what to type for images that are not there.
-func (j *setup) sayMissing() {
-	said := 0
-	for _, it := range j.items {
-		if it.broken == nil {
-			continue
-		}
-		if said++; said > 3 {
-			fmt.Fprintf(os.Stderr, "rollout: and more tasks have no image\n")
-			return
-		}
-		fmt.Fprintf(os.Stderr, "rollout: %s: %s\n", cli.Printable(it.Task.Name), cli.Printable(it.broken.Message))
-		if it.broken.Hint != "" {
-			fmt.Fprintf(os.Stderr, "hint: %s\n", cli.Printable(it.broken.Hint))
-		}
-	}
-}

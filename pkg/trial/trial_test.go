@@ -366,6 +366,38 @@ func TestRun_Users(t *testing.T) {
 	}
 }
 
+// What a command says is text in the log and in what stands for a traceback.
+func TestRun_LogIsText(t *testing.T) {
+	b := newBench(t)
+	b.Spec.Verifier.Collect = []spec.Collect{{Command: "collect"}}
+	b.Spec.Environment.Healthcheck = &spec.Healthcheck{Command: "healthy"}
+	sick := 0
+	b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
+		switch c.Argv[len(c.Argv)-1] {
+		case "healthy":
+			fmt.Fprint(s.Out, "\x1b[2J")
+			return session.Exit{Code: sick}, nil
+		case "collect":
+			fmt.Fprint(s.Err, "\x1b[2J")
+			return session.Exit{Code: 1}, nil
+		}
+		return passes(f, c, s)
+	}
+	for _, sick = range []int{0, 1} {
+		r := Run(t.Context(), b.Options)
+		said := read(t, b.Dir, "trial.log")
+		if r.ExceptionInfo != nil {
+			said += r.ExceptionInfo.Traceback
+		}
+		if !strings.Contains(said, `\x1b[2J`) || strings.Contains(said, "\x1b") || (sick == 1) != (r.Fault != nil) {
+			t.Errorf("%q, %+v", said, r.Fault)
+		}
+		if err := errors.Join(os.RemoveAll(b.Box.Scratch), os.Mkdir(b.Box.Scratch, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func only(f *fake, yes bool) {
 	if yes {
 		f.writes("app/done", "")
