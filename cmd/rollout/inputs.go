@@ -38,9 +38,9 @@ func selectFlags() []urfave.Flag {
 // item is a task with all that is known of it before a trial.
 type item struct {
 	spec.Spec
-	image    string
-	verifier string        // image of a verifier that has its own
-	broken   *result.Fault // why no trial of it can begin: it has no image
+	image     string
+	verifiers map[string]string // images of verifiers that have their own, by step
+	broken    *result.Fault     // why no trial of it can begin: it has no image
 }
 
 // inputs reads the tasks that the arguments name, and finds their images. What
@@ -95,10 +95,12 @@ func inputs(ctx context.Context, c *urfave.Context, args []string) ([]item, []ta
 			skipped = append(skipped, task.Skipped{Path: t.Dir, Reason: s.NeedsWhy + ": the fence is no virtual machine (--security-why TEXT runs it)", Task: true})
 			continue
 		}
-		it := item{Spec: s}
+		it := item{Spec: s, verifiers: map[string]string{}}
 		it.image, it.broken = find.image(t)
-		if e := s.Verifier.Separate; e != nil && it.broken == nil {
-			it.verifier, it.broken = find.separate(it, *e)
+		for step, e := range s.Separate() {
+			if it.broken == nil {
+				it.verifiers[step], it.broken = find.separate(it, e)
+			}
 		}
 		items = append(items, it)
 	}
@@ -241,15 +243,10 @@ func (f *finder) image(t task.Task) (string, *result.Fault) {
 }
 
 // separate is the image of a verifier that has its own container.
-func (f *finder) separate(it item, e spec.Environment) (string, *result.Fault) {
-	if e.Image == "" && e.Context == "" {
+func (f *finder) separate(it item, e *spec.Environment) (string, *result.Fault) {
+	t, own := e.Grader()
+	if !own {
 		return it.image, nil
-	}
-	t := task.Task{Name: filepath.Base(e.Context), Dir: e.Context, Context: e.Context, DockerImage: e.Image}
-	if e.Context != "" {
-		t.Dockerfile = filepath.Join(e.Context, "Dockerfile")
-	} else {
-		t.Name, t.Dir = it.Task.Name, it.Task.Dir
 	}
 	only := *f
 	only.one = "" // it stands for the tasks' own images
@@ -314,5 +311,23 @@ func sayCPUs(w io.Writer, items []item, atATime, cpus int) {
 	if len(asks) > 0 {
 		fmt.Fprintf(w, "rollout: warning: %d tasks, such as %s with cpus = %v, ask for more than there is of %d CPUs with %d trials at a time, which share them: -n\n",
 			len(asks), cli.Printable(asks[0].Task.Name), asks[0].Environment.CPUs, cpus, atATime)
+	}
+}
+
+// sayMissing says what to type for images that are not there.
+func (j *setup) sayMissing() {
+	said := 0
+	for _, it := range j.items {
+		if it.broken == nil {
+			continue
+		}
+		if said++; said > 3 {
+			fmt.Fprintf(os.Stderr, "rollout: and more tasks have no image\n")
+			return
+		}
+		fmt.Fprintf(os.Stderr, "rollout: %s: %s\n", cli.Printable(it.Task.Name), cli.Printable(it.broken.Message))
+		if it.broken.Hint != "" {
+			fmt.Fprintf(os.Stderr, "hint: %s\n", cli.Printable(it.broken.Hint))
+		}
 	}
 }

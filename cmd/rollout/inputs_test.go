@@ -95,13 +95,18 @@ func TestFinder(t *testing.T) {
 func TestFinder_Separate(t *testing.T) {
 	f := &finder{one: "/all.sif", told: map[string]told{"/tasks/one/tests": {Image: "/tests.sif"}}}
 	it := item{image: "/all.sif"}
-	if got, fault := f.separate(it, spec.Environment{}); fault != nil || got != "/all.sif" {
+	if got, fault := f.separate(it, &spec.Environment{}); fault != nil || got != "/all.sif" {
 		t.Errorf("%s, %+v", got, fault)
 	}
-	if got, fault := f.separate(it, spec.Environment{Context: "/tasks/one/tests"}); fault != nil || got != "/tests.sif" {
+	if got, fault := f.separate(it, &spec.Environment{Context: "/tasks/one/tests"}); fault != nil || got != "/tests.sif" {
 		t.Errorf("%s, %+v", got, fault)
 	}
-	if _, fault := f.separate(it, spec.Environment{Context: "/tasks/two/tests"}); fault == nil || !strings.HasPrefix(fault.Message, "of its verifier: ") {
+	// A prebuilt image is not the task's own, of which there is a record as well.
+	f.told["/tasks/three"] = told{Image: "/three.sif"}
+	if got, fault := f.separate(it, &spec.Environment{Context: "/tasks/three/tests", Image: "judge:1"}); fault == nil {
+		t.Errorf("judge:1 is %s", got)
+	}
+	if _, fault := f.separate(it, &spec.Environment{Context: "/tasks/two/tests"}); fault == nil || !strings.HasPrefix(fault.Message, "of its verifier: ") {
 		t.Errorf("%+v", fault)
 	}
 }

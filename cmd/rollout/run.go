@@ -411,7 +411,7 @@ func (j *setup) settings() (all []result.Setting) {
 func (j *setup) try(ctx context.Context, it item, agent trial.Agent, i runner.Item, dir string) result.Trial {
 	o := j.options
 	o.Spec, o.Agent, o.Dir, o.Broken, o.Phase = it.Spec, agent, dir, it.broken, i.Phase
-	o.Box.Image, o.VerifierImage = it.image, it.verifier
+	o.Box.Image, o.VerifierImages = it.image, it.verifiers
 	o.Start = func(ctx context.Context, o box.Options) (trial.Box, error) {
 		b, err := box.Start(ctx, o)
 		if err != nil {
@@ -426,29 +426,13 @@ func (j *setup) try(ctx context.Context, it item, agent trial.Agent, i runner.It
 			o.Box.Scratch = own
 			i.Phase("gate")
 			o.Gate, err = j.gates.pass(ctx, o, it.image)
-			if err == nil && it.verifier != "" {
-				o.Gate, err = j.gates.pass(ctx, o, it.verifier)
+			for _, image := range it.verifiers {
+				if err == nil {
+					o.Gate, err = j.gates.pass(ctx, o, image)
+				}
 			}
 		}
 		o.Broken = gateFault(err)
 	}
 	return trial.Run(ctx, o)
-}
-
-// sayMissing says what to type for images that are not there.
-func (j *setup) sayMissing() {
-	said := 0
-	for _, it := range j.items {
-		if it.broken == nil {
-			continue
-		}
-		if said++; said > 3 {
-			fmt.Fprintf(os.Stderr, "rollout: and more tasks have no image\n")
-			return
-		}
-		fmt.Fprintf(os.Stderr, "rollout: %s: %s\n", cli.Printable(it.Task.Name), cli.Printable(it.broken.Message))
-		if it.broken.Hint != "" {
-			fmt.Fprintf(os.Stderr, "hint: %s\n", cli.Printable(it.broken.Hint))
-		}
-	}
 }

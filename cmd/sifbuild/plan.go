@@ -19,6 +19,7 @@ import (
 	"fence/pkg/build"
 	"fence/pkg/cli"
 	"fence/pkg/job"
+	"fence/pkg/spec"
 	"fence/pkg/task"
 	"fence/pkg/taskflags"
 )
@@ -121,7 +122,7 @@ func readTasks(ctx context.Context, c *urfave.Context) (*planner, []planned, []t
 	done := make(chan found, 1)
 	go func() {
 		tasks, skipped, err := findTasks(c)
-		done <- found{p.plan(ctx, tasks), skipped, err}
+		done <- found{p.plan(ctx, withGraders(tasks)), skipped, err}
 	}()
 	var f found
 	select {
@@ -140,6 +141,23 @@ func readTasks(ctx context.Context, c *urfave.Context) (*planner, []planned, []t
 		}
 	}
 	return p, f.all, others, f.err
+}
+
+// withGraders are tasks with what the images of their separate verifiers are made
+// from, as if that were tasks too, which somebody may have named already.
+func withGraders(tasks []task.Task) []task.Task {
+	named := map[string]bool{}
+	for _, t := range tasks {
+		named[t.Dir] = true
+	}
+	for _, t := range slices.Clone(tasks) {
+		for _, g := range spec.Graders(t) {
+			if !named[g.Dir] {
+				tasks = append(tasks, g)
+			}
+		}
+	}
+	return tasks
 }
 
 // findTasks finds the tasks that the arguments and the flags name.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -62,20 +63,78 @@ func load(t task.Task, getenv func(string) (string, bool)) (Spec, error) {
 		if s.Instruction, err = instruction(t.Dir, "instruction.md"); err != nil {
 			return s, err
 		}
-		return s, s.Verifier.place(grader{s.Verifier.Separate.image(), t.Tests, "tests"})
 	}
-	shared := grader{s.Verifier.Separate.image(), t.Tests, "tests"}
+	for i := range s.Steps {
+		if err := s.Steps[i].files(s.Task); err != nil {
+			return s, err
+		}
+	}
+	return s, s.graders()
+}
+
+// graders finds the images of separate verifiers, and sees that there are tests.
+func (s *Spec) graders() error {
+	at := func(verifier Verifier, folder string) grader {
+		return grader{verifier.Separate.image(), filepath.Join(s.Task.Dir, folder), folder}
+	}
+	shared := at(s.Verifier, "tests")
+	if len(s.Steps) == 0 {
+		return s.Verifier.place(shared)
+	}
 	for i := range s.Steps {
 		p := &s.Steps[i]
-		if err := p.files(s.Task); err != nil {
-			return s, err
-		}
-		own := grader{p.Verifier.Separate.image(), p.Tests, filepath.Join("steps", p.Name, "tests")}
-		if err := p.Verifier.place(own, shared); err != nil {
-			return s, err
+		if err := p.Verifier.place(at(p.Verifier, filepath.Join("steps", p.Name, "tests")), shared); err != nil {
+			return err
 		}
 	}
-	return s, oneGrader(s.Steps)
+	return oneGrader(s.Steps)
+}
+
+// Separate are the environments of verifiers that have their own, by step; of a
+// task without steps by "".
+func (s Spec) Separate() map[string]*Environment {
+	all := map[string]*Environment{}
+	if e := s.Verifier.Separate; e != nil && len(s.Steps) == 0 {
+		all[""] = e
+	}
+	for _, p := range s.Steps {
+		if e := p.Verifier.Separate; e != nil {
+			all[p.Name] = e
+		}
+	}
+	return all
+}
+
+// Grader is what the image of a separate verifier is made from, as if its folder
+// tests were a task; false if it is the task's own image.
+func (e *Environment) Grader() (task.Task, bool) {
+	t := task.Task{Name: filepath.Base(e.Context), Dir: e.Context, Source: filepath.Base(filepath.Dir(e.Context)), Context: e.Context, DockerImage: e.Image, BuildTimeout: e.BuildTimeout}
+	if e.Image == "" {
+		t.Dockerfile = filepath.Join(e.Context, "Dockerfile")
+	}
+	return t, e.Context != ""
+}
+
+// Graders are the images that a task needs beside its own, each once. A task
+// that Load refuses may have none.
+func Graders(t task.Task) (all []task.Task) {
+	s := Spec{Task: t}
+	data, err := readfile.Regular(filepath.Join(t.Dir, "task.toml"), fileMax)
+	root, reason := task.Settings(data)
+	r := &reader{getenv: func(string) (string, bool) { return "", true }}
+	if r.settings(&s, root); err != nil || reason != "" || r.bad != nil || s.graders() != nil {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Separate())) {
+		g, own := s.Separate()[name].Grader()
+		if inside, err := task.Within(t.Dir, g.Dir); own && g.Dockerfile != "" && (err != nil || !inside) {
+			continue // Load says so
+		}
+		if own && !slices.ContainsFunc(all, func(o task.Task) bool { return o.Dir == g.Dir && o.DockerImage == g.DockerImage }) {
+			all = append(all, g)
+		}
+	}
+	return all
 }
 
 // oneGrader refuses steps whose tests are to be of different users in one
@@ -131,10 +190,8 @@ func (v *Verifier) place(from ...grader) error {
 	if e := v.Separate; e != nil {
 		for _, g := range from {
 			switch {
-			case g.image != "":
-				e.Image = g.image
-			case isFile(g.tests, "Dockerfile"):
-				e.Context = g.tests
+			case g.image != "" || isFile(g.tests, "Dockerfile"):
+				e.Image, e.Context = g.image, g.tests
 			case isFile(g.tests, "docker-compose.yaml"):
 				return &Refused{g.name + " has a docker-compose.yaml, and a trial is one container", "if the verifier needs no other container, write " + g.name + "/Dockerfile"}
 			default:

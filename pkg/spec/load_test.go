@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -250,14 +251,14 @@ func TestLoad_SeparateVerifier(t *testing.T) {
 		want       place
 	}{
 		{"the task's image", own, nil, place{}},
-		{"an image of its own", own + "docker_image = \"v\"\n", map[string]string{"tests/test.sh": "-", "tests/x": ""}, place{"v", "", true}},
+		{"an image of its own", own + "docker_image = \"v\"\n", map[string]string{"tests/test.sh": "-", "tests/x": ""}, place{"v", "tests", true}},
 		{"a Dockerfile of its own", own, map[string]string{"tests/test.sh": "-", "tests/Dockerfile": ""}, place{"", "tests", true}},
-		{"an image before a Dockerfile", own + "docker_image = \"v\"\n", map[string]string{"tests/Dockerfile": ""}, place{"v", "", true}},
+		{"an image before a Dockerfile", own + "docker_image = \"v\"\n", map[string]string{"tests/Dockerfile": ""}, place{"v", "tests", true}},
 		{"a Dockerfile without settings", "[verifier]\nenvironment_mode = \"separate\"\n", map[string]string{"tests/Dockerfile": ""}, place{"", "tests", true}},
 		{"the task's prebuilt image is not the verifier's", "[environment]\ndocker_image = \"e\"\n[verifier]\nenvironment_mode = \"separate\"\n", nil, place{}},
-		{"a step has the task's image", own + "docker_image = \"v\"\n" + steps, nil, place{"v", "", true}},
+		{"a step has the task's image", own + "docker_image = \"v\"\n" + steps, nil, place{"v", "tests", true}},
 		{"a step's Dockerfile before the task's image", own + "docker_image = \"v\"\n" + steps, map[string]string{"steps/a/tests/Dockerfile": ""}, place{"", "steps/a/tests", true}},
-		{"a step's image", own + "docker_image = \"v\"\n" + steps + "verifier.environment.docker_image = \"s\"\n", map[string]string{"steps/a/tests/Dockerfile": ""}, place{"s", "", true}},
+		{"a step's image", own + "docker_image = \"v\"\n" + steps + "verifier.environment.docker_image = \"s\"\n", map[string]string{"steps/a/tests/Dockerfile": ""}, place{"s", "steps/a/tests", true}},
 		{"a step with settings and the task's Dockerfile", own + steps + "verifier.environment.cpus = 2\n", map[string]string{"tests/Dockerfile": ""}, place{"", "tests", true}},
 		{"a step alone", steps + "verifier.environment_mode = \"separate\"\n", nil, place{}},
 	} {
@@ -279,7 +280,25 @@ func TestLoad_SeparateVerifier(t *testing.T) {
 			if got := (place{e.Image, strings.TrimPrefix(e.Context, s.Task.Dir+"/"), e.HasTests}); got != c.want {
 				t.Errorf("%+v, want %+v", got, c.want)
 			}
+			want := []task.Task{}
+			if g, own := e.Grader(); own {
+				want = append(want, g)
+			}
+			if got := Graders(s.Task); len(got) != len(want) || len(got) == 1 && !reflect.DeepEqual(got[0], want[0]) || (c.want.Context == "") != (len(got) == 0) {
+				t.Errorf("to be built: %+v, want %+v", got, want)
+			}
 		})
+	}
+	// Each once, and none that lies elsewhere.
+	files := good(map[string]string{"task.toml": own + steps + "[[steps]]\nname = \"b\"\n[[steps]]\nname = \"c\"\n", "tests/Dockerfile": "", "steps/b/tests/Dockerfile": "", "steps/c/tests": "-> ../../../out", "../out/Dockerfile": "", "steps/a/x": ""})
+	dir := filepath.Join(t.TempDir(), "one")
+	plant(t, dir, files)
+	var got []string
+	for _, g := range Graders(task.Task{Dir: dir}) {
+		got = append(got, strings.TrimPrefix(g.Dir, dir+"/")+" in "+g.Source)
+	}
+	if want := []string{"tests in " + filepath.Base(dir), "steps/b/tests in b"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -69,7 +69,8 @@ type Environment struct {
 	BuildTimeout time.Duration // for its image and its start
 	// Image is a prebuilt image and Context a folder with a Dockerfile; the
 	// first goes before the second. Of the task's own environment, package task
-	// knows more. Neither in a separate verifier's: its image is the task's.
+	// knows more. A separate verifier's Context is its folder tests, also where
+	// it has an Image; neither: its image is the task's.
 	Image, Context string
 	// HasTests says of a separate verifier that its image has /tests itself:
 	// nothing is put there.

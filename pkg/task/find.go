@@ -222,7 +222,17 @@ func records(r io.Reader) (dirs []string, err error) {
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("reading tasks from standard input: %w", err)
 	}
-	return dirs, nil
+	named := map[string]bool{}
+	for _, dir := range dirs {
+		named[filepath.Clean(dir)] = true
+	}
+	// What is made of a part of a task, such as the image of its verifier, is no task.
+	return slices.DeleteFunc(dirs, func(dir string) bool {
+		up := filepath.Dir(filepath.Clean(dir))
+		for ; up != filepath.Dir(up) && !named[up]; up = filepath.Dir(up) {
+		}
+		return named[up]
+	}), nil
 }
 
 // ErrNames is that no task has a name that is wanted.

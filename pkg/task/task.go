@@ -96,7 +96,7 @@ func load(dir string) (t Task, reason string) {
 	if t.Context == "" {
 		return t, "it has no folder environment"
 	}
-	if inside, err := within(dir, t.Context); err != nil {
+	if inside, err := Within(dir, t.Context); err != nil {
 		return t, why(err)
 	} else if !inside {
 		return t, "its folder environment is a link that leads out of it: copy it there"
@@ -133,9 +133,9 @@ func why(err error) string {
 	return err.Error()
 }
 
-// within says whether a path, links followed, is below a folder. A dataset is
+// Within says whether a path, links followed, is below a folder. A dataset is
 // somebody else's: what it links to may be yours.
-func within(dir, p string) (bool, error) {
+func Within(dir, p string) (bool, error) {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return false, err

@@ -217,6 +217,9 @@ func TestFind(t *testing.T) {
 	}
 
 	t.Chdir(dir)
+	if tasks, skipped, err := Find([]string{"-"}, Selection{Stdin: strings.NewReader("two/c/tests\n{\"task\":\"two/c/steps/a/tests\"}\ntwo/c\n")}); err != nil || names(tasks) != "two/c" || len(skipped) > 0 {
+		t.Errorf("records of a task and of its verifiers: %s, %v, %v", names(tasks), skipped, err)
+	}
 	for _, c := range []struct {
 		args  string
 		stdin string

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"fence/pkg/box"
+	"fence/pkg/internal/text"
 	"fence/pkg/result"
 	"fence/pkg/session"
 	"fence/pkg/spec"
@@ -59,8 +60,9 @@ type Options struct {
 	// where it asks for less. Its Scratch is an empty folder of this trial's alone.
 	Start func(context.Context, box.Options) (Box, error)
 	Box   box.Options
-	// VerifierImage is the image of a verifier that has its own container.
-	VerifierImage string
+	// VerifierImages are those of verifiers that have a container of their own, by
+	// step; "" is the name of a task's that has none.
+	VerifierImages map[string]string
 	// Network is the most that a task gets: none, loopback or host.
 	Network, Why string
 	// Gate is how the probe's gate ended on this node with this image.
@@ -141,7 +143,7 @@ func Run(ctx context.Context, o Options) result.Trial {
 		r.Fault, r.Reward, r.VerifierResult = &f, nil, nil
 		r.ExceptionInfo = t.exception(exception(f), f.Message)
 		t.say("fault: phase %s, class %s, cause %s: %s", f.Phase, f.Class, f.Cause, f.Message)
-		r.ExceptionInfo.Traceback = fmt.Sprintf("%s: %s\n", r.ExceptionInfo.Type, f.Message)
+		r.ExceptionInfo.Traceback = fmt.Sprintf("%s: %s\n", r.ExceptionInfo.Type, text.Printable(f.Message))
 		if f.Hint != "" {
 			r.ExceptionInfo.Traceback += "hint: " + f.Hint + "\n"
 		}
@@ -159,7 +161,7 @@ func (r *run) exception(name, message string) *result.ExceptionInfo {
 
 // say writes a line of the trial's log.
 func (r *run) say(format string, a ...any) {
-	line := strings.ReplaceAll(fmt.Sprintf(format, a...), "\n", `\n`)
+	line := text.Printable(fmt.Sprintf(format, a...)) // some of it is a command's
 	fmt.Fprintf(r.log, "%s %s\n", r.Now().UTC().Format("2006-01-02T15:04:05.000Z"), line)
 }
 

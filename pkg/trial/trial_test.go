@@ -200,7 +200,7 @@ func TestRun_Faults(t *testing.T) {
 
 // separate has the tests in a container of their own, with what the agent left.
 func separate(b *bench) {
-	b.VerifierImage = "/v.sif"
+	b.VerifierImages = map[string]string{"": "/v.sif"}
 	b.Spec.Artifacts = []spec.Artifact{{Source: "/app/done", Destination: "app/done"}, {Source: "/app/none", Destination: "app/none"}}
 	b.Spec.Verifier.Separate = &spec.Environment{HasTests: true, MemoryMB: 3}
 }
@@ -332,6 +332,7 @@ func TestRun_Steps(t *testing.T) {
 func TestRun_Users(t *testing.T) {
 	b := newBench(t)
 	b.Spec.Agent.User = "app"
+	b.VerifierImages = map[string]string{"one": "/one.sif", "two": "/two.sif"}
 	b.Spec.Environment.Healthcheck = &spec.Healthcheck{Command: "healthy"}
 	collect := []spec.Collect{{Command: "collect"}, {Command: "collect-db", User: "db"}}
 	for _, step := range []spec.Step{
@@ -345,6 +346,9 @@ func TestRun_Users(t *testing.T) {
 		t.Fatalf("%s in %d containers: %+v", brief(r), len(b.boxes), r.Fault)
 	}
 	main, own := b.boxes[0].options, b.boxes[1].options
+	if own.Image != "/two.sif" {
+		t.Errorf("the separate tests have the image %q", own.Image)
+	}
 	if main.AgentUser != "app" || main.VerifierUser != "judge" || !slices.Equal(main.Users, []string{"", "app", "db", "other"}) || own.AgentUser != "jury" || own.VerifierUser != "jury" || own.Users != nil {
 		t.Errorf("users %q %q %q, and of the separate tests %q %q %q", main.AgentUser, main.Users, main.VerifierUser, own.AgentUser, own.Users, own.VerifierUser)
 	}
@@ -359,6 +363,38 @@ func TestRun_Users(t *testing.T) {
 	solve := fmt.Sprintf(solve, "/solution/solve.sh", "/logs/agent/oracle.txt")
 	if want := []string{"agent- healthy", "put agent /solution", "agent " + solve, "agent- collect", "agent-db collect-db", "agent-other healthy-two", "put agent-other /solution", "agent-other " + solve}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// What a command says is text in the log and in what stands for a traceback.
+func TestRun_LogIsText(t *testing.T) {
+	b := newBench(t)
+	b.Spec.Verifier.Collect = []spec.Collect{{Command: "collect"}}
+	b.Spec.Environment.Healthcheck = &spec.Healthcheck{Command: "healthy"}
+	sick := 0
+	b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
+		switch c.Argv[len(c.Argv)-1] {
+		case "healthy":
+			fmt.Fprint(s.Out, "\x1b[2J")
+			return session.Exit{Code: sick}, nil
+		case "collect":
+			fmt.Fprint(s.Err, "\x1b[2J")
+			return session.Exit{Code: 1}, nil
+		}
+		return passes(f, c, s)
+	}
+	for _, sick = range []int{0, 1} {
+		r := Run(t.Context(), b.Options)
+		said := read(t, b.Dir, "trial.log")
+		if r.ExceptionInfo != nil {
+			said += r.ExceptionInfo.Traceback
+		}
+		if !strings.Contains(said, `\x1b[2J`) || strings.Contains(said, "\x1b") || (sick == 1) != (r.Fault != nil) {
+			t.Errorf("%q, %+v", said, r.Fault)
+		}
+		if err := errors.Join(os.RemoveAll(b.Box.Scratch), os.Mkdir(b.Box.Scratch, 0o755)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -397,7 +433,7 @@ func TestRun_Watched(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t)
-			b.Spec.Steps, b.Box.Image, b.VerifierImage = nil, image, image
+			b.Spec.Steps, b.Box.Image, b.VerifierImages = nil, image, map[string]string{"": image}
 			for i, step := range []string{"1", "2"} {
 				workdir := filepath.Join(b.Spec.Task.Dir, step)
 				if err := errors.Join(os.Mkdir(workdir, 0o755), os.WriteFile(filepath.Join(workdir, "setup.sh"), nil, 0o644)); err != nil {

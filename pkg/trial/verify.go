@@ -49,7 +49,7 @@ func (r *run) judge(ctx context.Context, p part, dir string, artifacts []kept, e
 			r.box = nil
 		}
 		o := r.Box
-		o.Image = r.VerifierImage
+		o.Image = r.VerifierImages[p.name]
 		o.AgentUser, o.VerifierUser = p.verifier.User, p.verifier.User
 		var err error
 		if b, err = r.start(ctx, strings.TrimSuffix("verifier-"+p.name, "-"), *e, o); err != nil {

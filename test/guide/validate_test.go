@@ -25,7 +25,7 @@ func TestExamples_ValidateArray(t *testing.T) {
 	if os.Getenv("TEST_FULL") != "" {
 		names = nil
 		for name := range wants {
-			if name != "pytest" && name != "wheels" && !strings.HasPrefix(name, "separate") { // they need more than their folder
+			if name != "pytest" && name != "wheels" { // they need more than their folder
 				names = append(names, name)
 			}
 		}

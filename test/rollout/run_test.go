@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -130,18 +131,22 @@ func (p *place) run(cmd *exec.Cmd) ran {
 	if cmd.ProcessState == nil {
 		p.t.Fatal(err)
 	}
-	r := ran{cmd.ProcessState.ExitCode(), said.String(), map[string]result.Trial{}}
-	for line := range strings.Lines(out.String()) {
-		rec, err := result.Decode([]byte(line))
-		if err != nil {
-			continue // for people: replay's
-		}
-		r.records[rec.AgentInfo.Name+" "+filepath.Base(rec.Task)] = rec
-	}
+	r := ran{cmd.ProcessState.ExitCode(), said.String(), byAgent(out.String())}
 	if strings.Contains(r.stderr, "goroutine ") {
 		p.t.Fatalf("it fell over:\n%s", r.stderr)
 	}
 	return r
+}
+
+// byAgent are the records among lines, by agent and task.
+func byAgent(lines string) map[string]result.Trial {
+	all := map[string]result.Trial{}
+	for line := range strings.Lines(lines) {
+		if rec, err := result.Decode([]byte(line)); err == nil { // else for people: replay's
+			all[rec.AgentInfo.Name+" "+filepath.Base(rec.Task)] = rec
+		}
+	}
+	return all
 }
 
 // word is what came of a trial: a reward to four places, or the class of its
@@ -158,7 +163,7 @@ func word(r result.Trial) string {
 }
 
 // The tasks of test/tasks come out as their table says, whatever the umask, from
-// a pipe; and of what honest solutions do nothing taints a verdict.
+// a pipe in a job of Slurm's; and of what honest solutions do nothing taints a verdict.
 func TestTasks(t *testing.T) {
 	p := newPlace(t)
 	if err := os.CopyFS(p.path("tasks"), os.DirFS("../tasks")); err != nil {
@@ -181,14 +186,16 @@ func TestTasks(t *testing.T) {
 		}
 	}
 	roots := filepath.Join(bed.Dir(), "roots")
-	cmd := p.command()
-	cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", fmt.Sprintf(`umask 0002
-		%s build tasks $(dirname tasks/*/tests/Dockerfile) --cache out/cache --base debian:12=%s/debian --base busybox:1=%s/busybox --require none --no-smoke --scratch scratch |
-		%s validate - --out out/run --scratch scratch -n 2 --strict-verdict %s`, bed.Bin(t, "sifbuild"), roots, roots, bed.Bin(t, "rollout"), flags)}
-	r := p.run(cmd)
-	if r.code != 1 {
-		t.Errorf("exit code %d: a broken grader passes with no action\n%s", r.code, r.stderr)
+	bed.Bin(t, "sifbuild")
+	log := p.job("busybox", fmt.Sprintf(`umask 0002
+		sifbuild build tasks --cache out/cache --base debian:12=%s/debian --base busybox:1=%s/busybox --require none --no-smoke --scratch scratch |
+		rollout validate - --out out/run --scratch scratch -n 2 --strict-verdict %s >out/records.jsonl
+		echo exit code $?`, roots, roots, flags), "--time=30")
+	records, err := os.ReadFile(p.path("out/records.jsonl"))
+	if err != nil || !strings.Contains(log, "exit code 1\n") {
+		t.Errorf("%v; a broken grader passes with no action\n%s", err, log)
 	}
+	r := ran{stderr: log, records: byAgent(string(records))}
 	for name, want := range wants {
 		for agent, want := range map[string]string{"oracle": want.Oracle, "nop": want.Nop} {
 			rec, ok := r.records[agent+" "+name]
@@ -240,10 +247,7 @@ func TestTasks(t *testing.T) {
 // the first record is there.
 func (p *place) begun(args ...string) (cmd *exec.Cmd, rest io.Reader) {
 	p.t.Helper()
-	p.task("quick", "touch /it\n", rewards, "")
-	for _, name := range []string{"slow-1", "slow-2"} {
-		p.task(name, "touch /it\nexec sleep 100000\n", rewards, "")
-	}
+	p.slow()
 	cmd = p.command(args...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
@@ -259,6 +263,15 @@ func (p *place) begun(args ...string) (cmd *exec.Cmd, rest io.Reader) {
 		p.t.Fatalf("the first record: %q, %v", line, err)
 	}
 	return cmd, lines
+}
+
+// slow are a task that ends, and two that do not.
+func (p *place) slow() {
+	p.t.Helper()
+	p.task("quick", "touch /it\n", rewards, "")
+	for _, name := range []string{"slow-1", "slow-2"} {
+		p.task(name, "touch /it\nexec sleep 100000\n", rewards, "")
+	}
 }
 
 // hurries makes the slow tasks end: their agents' time is 1 s.
@@ -300,6 +313,33 @@ func TestRun_Ended(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Before a job ends the run does, with nothing left of what is under way, and
+// goes on elsewhere. Slurm counts in minutes, and two are the margin.
+func TestRun_JobEnds(t *testing.T) {
+	p := newPlace(t)
+	p.slow()
+	log := p.job("busybox", `
+$run --agent oracle --out out/run -n 3 >out/records.jsonl
+echo exit code $?, left $(squeue -h -j $SLURM_JOB_ID -o %L | cut -d: -f1) minutes
+ls scratch; pgrep -af "[s]leep 100000"
+`+"true\n", "--time=3")
+	records, _ := os.ReadFile(p.path("out/records.jsonl"))
+	if all := byAgent(string(records)); len(all) != 1 || word(all["oracle quick"]) != "1" {
+		t.Errorf("records: %s", records)
+	}
+	if !regexp.MustCompile(`(?s)\nrollout: the job ends at .*\nexit code 3, left [12] minutes\n$`).MatchString(log) {
+		t.Errorf("the job's log:\n%s", log)
+	}
+	if found, _ := filepath.Glob(p.path("out/run/slow-*/result.json")); len(found) > 0 {
+		t.Errorf("trials that were ended have results: %v", found)
+	}
+	p.hurries()
+	r := p.run(p.command(p.args("run", "--agent", "oracle", "-n", "3")...))
+	if r.code != 0 || len(r.records) != 3 || r.records["oracle quick"].ID != byAgent(string(records))["oracle quick"].ID {
+		t.Errorf("again: exit code %d, %d records\n%s", r.code, len(r.records), r.stderr)
 	}
 }
 

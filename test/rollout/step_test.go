@@ -13,8 +13,9 @@ import (
 )
 
 // job has a script run as a job of Slurm's with rollout on its PATH, and the
-// flags of a run of an image in $run; it returns what the job's log says.
-func (p *place) job(image, script string) (log string) {
+// flags of a run of an image in $run; it returns what the job's log says. flags
+// are sbatch's.
+func (p *place) job(image, script string, flags ...string) (log string) {
 	p.t.Helper()
 	bed.Require(p.t, "slurm")
 	p.command() // all programs are beside each other
@@ -24,7 +25,7 @@ PATH=`+strings.TrimSuffix(bed.Bin(p.t, "rollout"), "/rollout")+`:$PATH
 export HOME=/nonexistent PS4='+ '
 run="rollout run tasks --image `+bed.Image(image)+` --scratch $PWD/scratch"
 `+script)
-	cmd := bed.Command(p.t, "sbatch", "--wait", "job.sh")
+	cmd := bed.Command(p.t, "sbatch", slices.Concat([]string{"--wait"}, flags, []string{"job.sh"})...)
 	cmd.Dir = p.dir
 	said, err := cmd.CombinedOutput()
 	text, _ := os.ReadFile(p.path("out/log"))
