@@ -4,6 +4,7 @@
 package turns
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -27,14 +28,16 @@ import (
 
 const (
 	tasks, atATime = 12, 8
-	few, many      = 2, 10 // turns
+	few            = 2 // turns; what one costs is the difference to a run of many
+	many           = 102
+	manyHarbor     = 4 // its turns take seconds on a small machine
 	wait           = 100 * time.Millisecond
 )
 
 // cost is what all processes of a run took.
 type cost struct {
 	wall, cpu time.Duration
-	memory    map[string]int64 // bytes by program when it was most, without what is in containers
+	memory    map[string]int64 // bytes by program while all containers were up, the median; without what is in them
 	late      []float64        // milliseconds by which waits of this program, which does nothing else, were too long meanwhile
 }
 
@@ -71,7 +74,7 @@ func BenchmarkTurns(b *testing.B) {
 			person(b, name)
 		}
 		c := measured(b, bed.Command(b, bed.Bin(b, "rollout"), "run", filepath.Join(dir, "tasks"), "--image", bed.Image("debian"), "--agent", "terminus", "--api-base", s.Base, "--model", "m",
-			"--out", out, "--scratch", out+"-scratch", "-n", strconv.Itoa(atATime), "--deadline", "none", "--no-gate", "a measurement"))
+			"--out", out, "--scratch", out+"-scratch", "-n", strconv.Itoa(atATime), "--max-turns", strconv.Itoa(turns+2), "--deadline", "none", "--no-gate", "a measurement"))
 		over, floor = append(over, overheads(b, out)...), append(floor, c.late...)
 		return c
 	}
@@ -83,21 +86,22 @@ func BenchmarkTurns(b *testing.B) {
 	person(b, dir)
 	type row struct {
 		name      string
+		turns     int
 		few, many cost
 	}
-	rows := []row{{"tmux outside, under fence", rollout(few), rollout(many)}, {"tmux inside, an exec a call", harbor(few), harbor(many)}}
+	rows := []row{{"tmux outside, under fence", many, rollout(few), rollout(many)}, {"tmux inside, an exec a call", manyHarbor, harbor(few), harbor(manyHarbor)}}
 	slices.Sort(over)
 	slices.Sort(floor)
-	fmt.Printf("\nA model's turns: %d tasks, %d at once, %d and %d turns of %v (CPU of all processes; memory outside of containers)\n", tasks, atATime, few, many, wait)
-	fmt.Printf("%-28s %9s %9s %9s %11s %12s\n", "", "wall, s", "CPU, s", "a turn,ms", "CPU, ms", "a trial, MB")
+	fmt.Printf("\nA model's turns: %d tasks, %d at once, %v each (CPU of all processes; memory outside of containers)\n", tasks, atATime, wait)
+	fmt.Printf("%-28s %7s %9s %9s %9s %11s %12s\n", "", "turns", "wall, s", "CPU, s", "a turn,ms", "CPU, ms", "a trial, MB")
 	var each []float64
 	for _, r := range rows {
-		turn := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 / float64(tasks*(many-few)) }
+		turn := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 / float64(tasks*(r.turns-few)) }
 		each = append(each, turn(r.many.cpu-r.few.cpu))
-		fmt.Printf("%-28s %9.1f %9.1f %9.1f %11.2f %12.1f\n", r.name, r.many.wall.Seconds(), r.many.cpu.Seconds(), turn(r.many.wall-r.few.wall)*atATime, each[len(each)-1], float64(sum(r.many.memory))/1e6/atATime)
+		fmt.Printf("%-28s %7d %9.1f %9.1f %9.1f %11.2f %12.1f\n", r.name, r.turns, r.many.wall.Seconds(), r.many.cpu.Seconds(), turn(r.many.wall-r.few.wall)*atATime, each[len(each)-1], float64(sum(r.many.memory))/1e6/atATime)
 	}
 	for _, name := range slices.Sorted(maps.Keys(rows[0].many.memory)) {
-		fmt.Printf("%-28s %54s %12.1f\n", "  "+name, "", float64(rows[0].many.memory[name])/1e6/atATime)
+		fmt.Printf("%-28s %49s %12.1f\n", "  "+name, "", float64(rows[0].many.memory[name])/1e6/atATime)
 	}
 	fmt.Printf("CPU of a turn: %.1fx less. Beyond the wait that was asked for, a turn took %.1f ms (median), %.1f (p90), %.1f (most);\na wait of a program that did nothing else was too long by %.1f, %.1f, %.1f\n",
 		each[1]/each[0], at(over, .5), at(over, .9), at(over, 1), at(floor, .5), at(floor, .9), at(floor, 1))
@@ -146,7 +150,7 @@ func measured(b *testing.B, cmd *exec.Cmd) cost {
 	if err := cmd.Start(); err != nil {
 		b.Fatal(err)
 	}
-	stop, most, late := make(chan struct{}), make(chan map[string]int64), make(chan []float64)
+	stop, memory, late := make(chan struct{}), make(chan map[string]int64), make(chan []float64)
 	go func() {
 		var all []float64
 		for {
@@ -161,16 +165,17 @@ func measured(b *testing.B, cmd *exec.Cmd) cost {
 		}
 	}()
 	go func() {
-		var top map[string]int64
+		var seen []map[string]int64
 		for tick := time.NewTicker(100 * time.Millisecond); ; {
 			select {
 			case <-tick.C:
 				now := map[string]int64{}
-				if outside(os.Getpid(), now); sum(now) > sum(top) {
-					top = now
+				if outside(os.Getpid(), now) == atATime {
+					seen = append(seen, now)
 				}
 			case <-stop:
-				most <- top
+				slices.SortFunc(seen, func(a, b map[string]int64) int { return cmp.Compare(sum(a), sum(b)) })
+				memory <- append(seen, nil)[len(seen)/2]
 				return
 			}
 		}
@@ -178,7 +183,7 @@ func measured(b *testing.B, cmd *exec.Cmd) cost {
 	err := cmd.Wait()
 	c := cost{wall: time.Since(began)}
 	close(stop)
-	c.memory, c.late = <-most, <-late
+	c.memory, c.late = <-memory, <-late
 	if err != nil {
 		b.Fatalf("%v\n%s", err, said.String())
 	}
@@ -200,8 +205,8 @@ func children(b *testing.B) time.Duration {
 }
 
 // outside adds the memory (PSS) of the processes below one that are in its own
-// PID namespace, by their programs.
-func outside(pid int, to map[string]int64) {
+// PID namespace, by their programs, and says how many containers are below it.
+func outside(pid int, to map[string]int64) (containers int) {
 	own, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, list := range lists {
@@ -209,6 +214,7 @@ func outside(pid int, to map[string]int64) {
 		for _, f := range strings.Fields(string(data)) {
 			child, _ := strconv.Atoi(f)
 			if ns, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", child)); ns != own {
+				containers++
 				continue
 			}
 			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", child))
@@ -218,9 +224,10 @@ func outside(pid int, to map[string]int64) {
 				fmt.Sscan(rest, &kb)
 				to[strings.TrimSpace(string(name))] += kb << 10
 			}
-			outside(child, to)
+			containers += outside(child, to)
 		}
 	}
+	return containers
 }
 
 func sum(m map[string]int64) (n int64) {
