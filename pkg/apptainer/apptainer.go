@@ -18,6 +18,9 @@ func Env(own string) []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + own, "APPTAINER_CONFIGDIR=" + own, "APPTAINER_CACHEDIR=" + own, "APPTAINER_TMPDIR=" + own}
 }
 
+// oneUser is the flag by which Apptainer has no other users than the caller.
+const oneUser = "--ignore-subuid"
+
 // Exec are the arguments that start a task's image (design.md, section 6): one
 // user, 0 inside, who is the caller; a clean environment; its own processes and
 // IPC; nothing of the site; a writable overlay and a private /tmp and /var/tmp
@@ -25,7 +28,7 @@ func Env(own string) []string {
 // the command.
 func Exec(overlay, workdir string) []string {
 	return []string{"--silent", "exec",
-		"--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command",
+		"--fakeroot", oneUser, "--ignore-fakeroot-command",
 		"--containall", "--cleanenv", "--pid", "--ipc", "--no-eval",
 		"--no-umask",                               // the caller's own does not count: 022
 		"--no-mount", "bind-paths,home,cwd,hostfs", // without home, no tmpfs hides the image's /root either

@@ -234,10 +234,11 @@ func (s *server) listen(attached chan<- struct{}) {
 // its own, from their first line on.
 func read(r *bufio.Reader, line, word string, n int) (texts []string, failed error) {
 	var section []string
+	next := word + "-0"
 	for {
 		line = strings.TrimSuffix(line, "\n")
 		last := line == word
-		if last || line == fmt.Sprintf("%s-%d", word, len(texts)) {
+		if last || line == next {
 			if _, err := r.ReadString('\n'); err != nil { // the end of the word's own block
 				return nil, err
 			}
@@ -251,6 +252,7 @@ func read(r *bufio.Reader, line, word string, n int) (texts []string, failed err
 			}
 			text, err := block(section)
 			texts, section, failed = append(texts, text), nil, cmp.Or(failed, err)
+			next = fmt.Sprintf("%s-%d", word, len(texts))
 		} else {
 			section = append(section, line)
 		}

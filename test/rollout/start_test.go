@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"fence/pkg/apptainer"
 	"fence/pkg/box"
 	"fence/pkg/session"
 	"fence/test/bed"
@@ -272,12 +273,20 @@ func noNetns() bool {
 	return string(n) == "0\n"
 }
 
-// In want of memory the kernel ends what is in a box before anything else.
-func TestBox_OOMScore(t *testing.T) {
+// In want of memory the kernel ends what is in a box before anything else. And
+// Apptainer has no process that only waits.
+func TestBox_Memory(t *testing.T) {
 	if !asUser(t) {
 		return
 	}
 	r := start(t, options(t, "busybox"))
+	all := map[string]int{}
+	for _, pid := range apptainer.Below(os.Getpid()) {
+		all[comm(pid)]++
+	}
+	if all["starter"] == 0 || all["apptainer"] > 0 {
+		t.Errorf("of Apptainer's there are %v", all)
+	}
 	for _, d := range []string{box.Agent, box.Verifier} {
 		if got := r.sh(d, `cat /proc/self/oom_score_adj; echo 0 2>/dev/null >/proc/self/oom_score_adj || echo no`); got != "1000\nno\n" {
 			t.Errorf("%s: %q", d, got)

@@ -9,8 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -524,4 +526,84 @@ func TestTerminal_EndsAtOnce(t *testing.T) {
 	}
 	r.sh(box.Agent, "rm ~/.bash_profile")
 	openTerminalIn(t, r)
+}
+
+// BenchmarkTerminal says by how much a wait is too long, and how long a look
+// takes: in one terminal and in eight, at rest and while "yes" prints.
+func BenchmarkTerminal(b *testing.B) {
+	if os.Geteuid() == 0 {
+		b.Skip("as the bed's ordinary user: BED_BIN=... rollout.test -test.bench Terminal -test.run '^$' -test.benchtime 1x")
+	}
+	const wait = 100 * time.Millisecond
+	tmux, err := exec.LookPath("tmux")
+	if err != nil {
+		b.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "terminal-bench-")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	o := box.Options{
+		Apptainer: filepath.Join(bed.Dir(), "bin", "apptainer"), Fence: bed.Bin(b, "fence"), Probe: bed.Bin(b, "probe"),
+		Image: bed.Image("debian"), Scratch: filepath.Join(dir, "box"), Network: "loopback",
+	}
+	if err := os.Mkdir(o.Scratch, 0o700); err != nil {
+		b.Fatal(err)
+	}
+	r, err := box.Start(b.Context(), o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer r.Close()
+	for _, c := range []struct {
+		n    int
+		keys string
+	}{{1, ""}, {8, ""}, {1, "yes\n"}, {8, "yes\n"}} {
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		var waits, looks []time.Duration
+		for i := range c.n {
+			all.Go(func() {
+				own := filepath.Join(dir, fmt.Sprint(c.n, len(c.keys), i))
+				if err := os.Mkdir(own, 0o700); err != nil {
+					b.Error(err)
+					return
+				}
+				t, err := terminal.Start(b.Context(), terminal.Options{Run: r.Run, Fence: o.Fence, Tmux: tmux, Dir: own})
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				defer t.Close()
+				err = t.Send(b.Context(), c.keys, wait)
+				for k := 0; k < 50 && err == nil; k++ {
+					began := time.Now()
+					err = t.Send(b.Context(), "x", wait)
+					waited := time.Since(began) - wait
+					began = time.Now()
+					if err == nil {
+						_, err = t.Output(b.Context())
+					}
+					mu.Lock()
+					waits, looks = append(waits, waited), append(looks, time.Since(began))
+					mu.Unlock()
+				}
+				if err == nil {
+					err = t.Send(b.Context(), "C-c", 0)
+				}
+				if err != nil {
+					b.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		slices.Sort(waits)
+		slices.Sort(looks)
+		at := func(d []time.Duration, q float64) float64 {
+			return float64(d[int(q*float64(len(d)-1))].Microseconds()) / 1000
+		}
+		fmt.Printf("%d terminals, %q: waits too long by %.1f ms (median), %.1f (p90), %.1f (most); a look %.1f, %.1f, %.1f\n", c.n, c.keys,
+			at(waits, .5), at(waits, .9), at(waits, 1), at(looks, .5), at(looks, .9), at(looks, 1))
+	}
 }

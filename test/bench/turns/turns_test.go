@@ -4,8 +4,10 @@
 package turns
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -26,14 +28,17 @@ import (
 
 const (
 	tasks, atATime = 12, 8
-	few, many      = 2, 10 // turns
+	few            = 2 // turns; what one costs is the difference to a run of many
+	many           = 102
+	manyHarbor     = 4 // its turns take seconds on a small machine
 	wait           = 100 * time.Millisecond
 )
 
 // cost is what all processes of a run took.
 type cost struct {
 	wall, cpu time.Duration
-	memory    int64 // bytes, at the most, without what is in containers
+	memory    map[string]int64 // bytes by program while all containers were up, the median; without what is in them
+	late      []float64        // milliseconds by which waits of this program, which does nothing else, were too long meanwhile
 }
 
 // BenchmarkTurns prints a table.
@@ -55,7 +60,7 @@ func BenchmarkTurns(b *testing.B) {
 			}
 		}
 	}
-	var over []float64
+	var over, floor []float64
 	rollout := func(turns int) cost {
 		s := ms.Start(b, func(w http.ResponseWriter, r ms.Request) {
 			if n := len(r.Messages) / 2; n < turns {
@@ -69,8 +74,8 @@ func BenchmarkTurns(b *testing.B) {
 			person(b, name)
 		}
 		c := measured(b, bed.Command(b, bed.Bin(b, "rollout"), "run", filepath.Join(dir, "tasks"), "--image", bed.Image("debian"), "--agent", "terminus", "--api-base", s.Base, "--model", "m",
-			"--out", out, "--scratch", out+"-scratch", "-n", strconv.Itoa(atATime), "--deadline", "none", "--no-gate", "a measurement"))
-		over = append(over, overheads(b, out)...)
+			"--out", out, "--scratch", out+"-scratch", "-n", strconv.Itoa(atATime), "--max-turns", strconv.Itoa(turns+2), "--deadline", "none", "--no-gate", "a measurement"))
+		over, floor = append(over, overheads(b, out)...), append(floor, c.late...)
 		return c
 	}
 	harbor := func(turns int) cost {
@@ -81,20 +86,25 @@ func BenchmarkTurns(b *testing.B) {
 	person(b, dir)
 	type row struct {
 		name      string
+		turns     int
 		few, many cost
 	}
-	rows := []row{{"tmux outside, under fence", rollout(few), rollout(many)}, {"tmux inside, an exec a call", harbor(few), harbor(many)}}
+	rows := []row{{"tmux outside, under fence", many, rollout(few), rollout(many)}, {"tmux inside, an exec a call", manyHarbor, harbor(few), harbor(manyHarbor)}}
 	slices.Sort(over)
-	fmt.Printf("\nA model's turns: %d tasks, %d at once, %d and %d turns of %v (CPU of all processes; memory outside of containers)\n", tasks, atATime, few, many, wait)
-	fmt.Printf("%-28s %9s %9s %9s %11s %12s\n", "", "wall, s", "CPU, s", "a turn,ms", "CPU, ms", "a trial, MB")
+	slices.Sort(floor)
+	fmt.Printf("\nA model's turns: %d tasks, %d at once, %v each (CPU of all processes; memory outside of containers)\n", tasks, atATime, wait)
+	fmt.Printf("%-28s %7s %9s %9s %9s %11s %12s\n", "", "turns", "wall, s", "CPU, s", "a turn,ms", "CPU, ms", "a trial, MB")
 	var each []float64
 	for _, r := range rows {
-		turn := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 / float64(tasks*(many-few)) }
+		turn := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 / float64(tasks*(r.turns-few)) }
 		each = append(each, turn(r.many.cpu-r.few.cpu))
-		fmt.Printf("%-28s %9.1f %9.1f %9.1f %11.2f %12.1f\n", r.name, r.many.wall.Seconds(), r.many.cpu.Seconds(), turn(r.many.wall-r.few.wall)*atATime, each[len(each)-1], float64(r.many.memory)/1e6/atATime)
+		fmt.Printf("%-28s %7d %9.1f %9.1f %9.1f %11.2f %12.1f\n", r.name, r.turns, r.many.wall.Seconds(), r.many.cpu.Seconds(), turn(r.many.wall-r.few.wall)*atATime, each[len(each)-1], float64(sum(r.many.memory))/1e6/atATime)
 	}
-	fmt.Printf("CPU of a turn: %.1fx less. Beyond the wait that was asked for, a turn took %.1f ms (median), %.1f (p90), %.1f (most)\n",
-		each[1]/each[0], at(over, .5), at(over, .9), at(over, 1))
+	for _, name := range slices.Sorted(maps.Keys(rows[0].many.memory)) {
+		fmt.Printf("%-28s %49s %12.1f\n", "  "+name, "", float64(rows[0].many.memory[name])/1e6/atATime)
+	}
+	fmt.Printf("CPU of a turn: %.1fx less. Beyond the wait that was asked for, a turn took %.1f ms (median), %.1f (p90), %.1f (most);\na wait of a program that did nothing else was too long by %.1f, %.1f, %.1f\n",
+		each[1]/each[0], at(over, .5), at(over, .9), at(over, 1), at(floor, .5), at(floor, .9), at(floor, 1))
 }
 
 // harborsWay is one trial's, as often and as many at once as told: has-session,
@@ -140,15 +150,32 @@ func measured(b *testing.B, cmd *exec.Cmd) cost {
 	if err := cmd.Start(); err != nil {
 		b.Fatal(err)
 	}
-	stop, most := make(chan struct{}), make(chan int64)
+	stop, memory, late := make(chan struct{}), make(chan map[string]int64), make(chan []float64)
 	go func() {
-		top := int64(0)
+		var all []float64
+		for {
+			asked := time.Now()
+			select {
+			case <-time.After(wait):
+				all = append(all, float64((time.Since(asked)-wait).Microseconds())/1000)
+			case <-stop:
+				late <- all
+				return
+			}
+		}
+	}()
+	go func() {
+		var seen []map[string]int64
 		for tick := time.NewTicker(100 * time.Millisecond); ; {
 			select {
 			case <-tick.C:
-				top = max(top, outside(os.Getpid()))
+				now := map[string]int64{}
+				if outside(os.Getpid(), now) == atATime {
+					seen = append(seen, now)
+				}
 			case <-stop:
-				most <- top
+				slices.SortFunc(seen, func(a, b map[string]int64) int { return cmp.Compare(sum(a), sum(b)) })
+				memory <- append(seen, nil)[len(seen)/2]
 				return
 			}
 		}
@@ -156,7 +183,7 @@ func measured(b *testing.B, cmd *exec.Cmd) cost {
 	err := cmd.Wait()
 	c := cost{wall: time.Since(began)}
 	close(stop)
-	c.memory = <-most
+	c.memory, c.late = <-memory, <-late
 	if err != nil {
 		b.Fatalf("%v\n%s", err, said.String())
 	}
@@ -177,9 +204,9 @@ func children(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// outside is the memory (PSS) of the processes below one that are in its own
-// PID namespace.
-func outside(pid int) (sum int64) {
+// outside adds the memory (PSS) of the processes below one that are in its own
+// PID namespace, by their programs, and says how many containers are below it.
+func outside(pid int, to map[string]int64) (containers int) {
 	own, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, list := range lists {
@@ -187,18 +214,27 @@ func outside(pid int) (sum int64) {
 		for _, f := range strings.Fields(string(data)) {
 			child, _ := strconv.Atoi(f)
 			if ns, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", child)); ns != own {
+				containers++
 				continue
 			}
+			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", child))
 			smaps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", child))
 			if _, rest, ok := strings.Cut(string(smaps), "\nPss:"); ok {
 				var kb int64
 				fmt.Sscan(rest, &kb)
-				sum += kb << 10
+				to[strings.TrimSpace(string(name))] += kb << 10
 			}
-			sum += outside(child)
+			containers += outside(child, to)
 		}
 	}
-	return sum
+	return containers
+}
+
+func sum(m map[string]int64) (n int64) {
+	for _, v := range m {
+		n += v
+	}
+	return n
 }
 
 // overheads are how many milliseconds turns took beyond the wait.
