@@ -24,6 +24,11 @@ func pack(out *tar.Writer, dir, at string, execute ...string) error {
 		return err
 	}
 	defer root.Close()
+	for _, x := range execute { // as chmod does it
+		if to, err := root.Readlink(x); err == nil {
+			execute = append(execute, path.Join(path.Dir(x), to))
+		}
+	}
 	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err

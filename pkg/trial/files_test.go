@@ -84,18 +84,18 @@ func headerOf(t *testing.T, h tar.Header) []byte {
 
 func TestPack(t *testing.T) {
 	dir := t.TempDir()
-	for name, mode := range map[string]fs.FileMode{"test.sh": 0o600, "run": 0o775, "d/data": 0o666} {
+	for name, mode := range map[string]fs.FileMode{"test.sh": 0o600, "run": 0o775, "d/solve": 0o600, "d/data": 0o666} {
 		at := filepath.Join(dir, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o777), os.WriteFile(at, []byte("x"), mode), os.Chmod(at, mode)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "link")); err != nil {
+	if err := errors.Join(os.Symlink("/etc/passwd", filepath.Join(dir, "link")), os.Symlink("d/solve", filepath.Join(dir, "solve.sh"))); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
-	if err := errors.Join(pack(w, dir, "tests", "test.sh"), w.Close()); err != nil {
+	if err := errors.Join(pack(w, dir, "tests", "test.sh", "solve.sh"), w.Close()); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -106,7 +106,7 @@ func TestPack(t *testing.T) {
 		}
 		got = append(got, h.FileInfo().Mode().String()+" "+h.Name+" "+h.Linkname)
 	}
-	want := []string{"drwxr-xr-x tests ", "drwxr-xr-x tests/d ", "-rw-r--r-- tests/d/data ", "Lrwxr-xr-x tests/link /etc/passwd", "-rwxr-xr-x tests/run ", "-rwxr-xr-x tests/test.sh "}
+	want := []string{"drwxr-xr-x tests ", "drwxr-xr-x tests/d ", "-rw-r--r-- tests/d/data ", "-rwxr-xr-x tests/d/solve ", "Lrwxr-xr-x tests/link /etc/passwd", "-rwxr-xr-x tests/run ", "Lrwxr-xr-x tests/solve.sh d/solve", "-rwxr-xr-x tests/test.sh "}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q\nwant %q", got, want)
 	}
