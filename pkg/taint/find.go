@@ -107,7 +107,11 @@ func (f *finder) visit(v *tree.Visited) error {
 	delete(f.stirred, v.Path)
 	link := v.Mode&unix.S_IFMT == unix.S_IFLNK
 	was := f.before[v.Path]
-	if !ok && !f.made[v.Ino] && f.counts(v.Path) {
+	k := nothing
+	if !ok || t.state != now {
+		k, _ = f.judge.kindOf(v.Path)
+	}
+	if !ok && !f.made[v.Ino] && k != nothing {
 		f.before[v.Path] = now
 	}
 	switch {
@@ -123,16 +127,20 @@ func (f *finder) visit(v *tree.Visited) error {
 			return err
 		}
 	}
-	if !f.alive || was == now {
+	if !f.alive || was == now || k == nothing {
 		return nil
 	}
 	known := len(f.found)
-	if err := f.late(v); err != nil || len(f.found) > known {
+	if err := f.late(v, k); err != nil || len(f.found) > known {
 		return err
 	}
 	e, err := f.judge.image.Lookup(v.Path)
 	switch {
-	case err == fs.ErrNotExist && f.puts[v.Path].times > 1 && f.judge.program(v.Path):
+	case err != nil && err != fs.ErrNotExist:
+		return err
+	case len(f.found) > enough:
+		return errEnough
+	case err != nil && f.puts[v.Path].times > 1 && k.program(v.Path):
 		f.found = append(f.found, result.Taint{Path: "/" + v.Path, Why: "is new, and was changed again while the tests ran, beside processes of the agent's"})
 	case err == nil && stirs > 1 && !link && e.Mode.IsRegular() && sameContent(v, e):
 		return f.add(v.Path, touched{state: now}, nil, putBack)
@@ -185,8 +193,7 @@ func (f *finder) imageHas(p string) bool {
 // image's; they make no start files but with what they say themselves, or what
 // installers write, and nothing that is found in place of a shell. What the
 // agent made before is the agent's wherever it was moved to.
-func (f *finder) late(v *tree.Visited) error {
-	k, _ := f.judge.kindOf(v.Path)
+func (f *finder) late(v *tree.Visited, k kind) error {
 	t := touched{state: stateOf(v)}
 	if v.Mode&unix.S_IFMT == unix.S_IFLNK {
 		t.to, _ = v.Link()
@@ -196,8 +203,6 @@ func (f *finder) late(v *tree.Visited) error {
 	base := path.Base(v.Path)
 	had := f.imageHas(v.Path)
 	switch {
-	case k == nothing:
-		return nil
 	case k == pth && !f.imageHas(path.Dir(v.Path)): // an environment of the tests' own
 		return nil
 	case sourceOf(v.Path) != "" && !f.made[v.Ino]: // the tests' own Python writes it

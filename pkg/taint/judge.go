@@ -298,9 +298,9 @@ func (j judge) tellsOf(p string) bool {
 	}
 }
 
-// program says whether what is at p is a program or a part of one.
-func (j judge) program(p string) bool {
-	switch k, _ := j.kindOf(p); k {
+// program says whether what is at p, of kind k, is a program or a part of one.
+func (k kind) program(p string) bool {
+	switch k {
 	case command, tool, plugin, pth, library, perl, python:
 		return true
 	case code:

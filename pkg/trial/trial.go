@@ -7,7 +7,6 @@ package trial
 
 import (
 	"archive/tar"
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -329,9 +328,8 @@ func (r *run) healthy(ctx context.Context, h *spec.Healthcheck, user string) err
 	}
 	began, failed := r.Now(), 0
 	for {
-		var said bytes.Buffer
-		w := &capped{w: &said, left: 2000}
-		exit, err := r.box.Run(ctx, box.Command{Domain: r.box.Domain(user), Argv: shell(h.Command), Timeout: h.Timeout}, session.Streams{Out: w, Err: w})
+		said := &lastWords{}
+		exit, err := r.box.Run(ctx, box.Command{Domain: r.box.Domain(user), Argv: shell(h.Command), Timeout: h.Timeout}, session.Streams{Out: said, Err: said})
 		if err != nil {
 			return err
 		}
@@ -343,7 +341,7 @@ func (r *run) healthy(ctx context.Context, h *spec.Healthcheck, user string) err
 		if r.Now().Sub(began) >= h.StartPeriod {
 			pause = h.Interval
 			if failed++; failed >= max(h.Retries, 1) {
-				return Faultf("setup", "healthcheck", "task", "", "the health check failed %d times; the last ended with %d: %.300s", failed, exit.Code, strings.TrimSpace(said.String()))
+				return Faultf("setup", "healthcheck", "task", "", "the health check failed %d times; the last ended with %d: %s", failed, exit.Code, said)
 			}
 		}
 		select {
@@ -354,19 +352,4 @@ func (r *run) healthy(ctx context.Context, h *spec.Healthcheck, user string) err
 		case <-time.After(pause):
 		}
 	}
-}
-
-// capped passes on so many bytes, and forgets the rest.
-type capped struct {
-	w    io.Writer
-	left int
-}
-
-func (c *capped) Write(p []byte) (int, error) {
-	n := min(len(p), c.left)
-	c.left -= n
-	if _, err := c.w.Write(p[:n]); err != nil {
-		return 0, err
-	}
-	return len(p), nil
 }
