@@ -1,10 +1,10 @@
 package trajectory
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -17,19 +17,21 @@ import (
 // in pieces is written when it is whole. Of what a program can ask a terminal
 // to do, it has only what is to be seen: no titles, no clipboard, no questions.
 type Cast struct {
-	mu    sync.Mutex
-	w     io.Writer
-	now   func() time.Time
-	began time.Time // of its clock: the whole second that the header names
-	max   int64     // bytes of output that are recorded
-	seen  int64
-	rest  []byte // the beginning of a character
-	plain plain
-	err   error
+	mu      sync.Mutex
+	w       io.Writer
+	now     func() time.Time
+	began   time.Time // of its clock: the whole second that the header names
+	left    int64     // bytes that may be written, if there is a limit
+	limited bool
+	full    bool
+	rest    []byte // the beginning of a character
+	plain   Plain
+	err     error
 }
 
-// NewCast writes the header. After max bytes of output (0: no limit) the rest
-// is not recorded, and a marker says so.
+// NewCast writes the header. What would make the recording longer than max
+// bytes (0: no limit), and all that follows, is not recorded, and a marker says
+// so.
 //
 // The format has whole seconds for when a recording began. Its events count
 // from there, and not from this call, so that header and event together say
@@ -37,7 +39,7 @@ type Cast struct {
 func NewCast(w io.Writer, width, height int, title string, max int64, now func() time.Time) (*Cast, error) {
 	began := now()
 	began = began.Add(-time.Duration(began.Nanosecond())) // not Truncate: that loses the monotonic clock
-	c := &Cast{w: w, now: now, began: began, max: max}
+	c := &Cast{w: w, now: now, began: began, left: max, limited: max > 0, plain: Plain{Width: width, Height: height}}
 	c.line(struct {
 		Version   int               `json:"version"`
 		Width     int               `json:"width"`
@@ -53,19 +55,11 @@ func NewCast(w io.Writer, width, height int, title string, max int64, now func()
 func (c *Cast) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := len(p)
-	if c.max > 0 && c.seen >= c.max {
-		return n, c.err
-	}
-	c.seen += int64(n)
-	p = append(c.rest, c.plain.filter(p)...)
-	keep := partial(p)
-	c.rest = append([]byte(nil), p[len(p)-keep:]...)
-	c.shown(p[:len(p)-keep])
-	if c.max > 0 && c.seen >= c.max {
-		c.event("m", "more is not recorded: the limit of this recording was reached")
-	}
-	return n, c.err
+	all := append(c.rest, p...)
+	keep := partial(all)
+	c.shown(all[:len(all)-keep])
+	c.rest = bytes.Clone(all[len(all)-keep:])
+	return len(p), c.err
 }
 
 // Input records what was typed.
@@ -78,50 +72,57 @@ func (c *Cast) Marker(label string) error { return c.locked("m", label) }
 func (c *Cast) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.rest) > 0 {
-		c.shown(c.rest)
-		c.rest = nil
-	}
+	c.shown(c.rest)
+	c.rest = nil
 	return c.err
 }
 
-// shown records text, without the control characters of ISO 6429's second set,
-// which some terminals take as the beginnings of sequences.
 func (c *Cast) shown(p []byte) {
-	text := strings.Map(func(r rune) rune {
-		if r >= 0x80 && r < 0xa0 {
-			return -1
-		}
-		return r
-	}, string(p))
-	if text != "" {
-		c.event("o", text)
+	if len(p) == 0 || c.full {
+		return
+	}
+	at := c.now().Sub(c.began)
+	if text := c.plain.Filter(at, string(p)); text != "" {
+		c.event(at, "o", text)
 	}
 }
 
 func (c *Cast) locked(kind, data string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.event(kind, data)
+	if !c.full {
+		c.event(c.now().Sub(c.began), kind, data)
+	}
 	return c.err
 }
 
-func (c *Cast) event(kind, data string) {
-	at := max(c.now().Sub(c.began), 0)
+func (c *Cast) event(at time.Duration, kind, data string) {
+	at = max(at, 0)
 	// Not a float64, which JSON may write as 1e-06: not every player reads that.
-	sec := fmt.Sprintf("%d.%06d", at/time.Second, at%time.Second/time.Microsecond)
-	c.line([]any{json.RawMessage(sec), kind, data})
+	sec := json.RawMessage(fmt.Sprintf("%d.%06d", at/time.Second, at%time.Second/time.Microsecond))
+	if c.line([]any{sec, kind, data}); c.full {
+		c.limited = false
+		c.line([]any{sec, "m", "more is not recorded: the limit of this recording was reached"})
+	}
 }
 
+// line writes a value, if there is room for it. A "<" stands there as it is:
+// as JSON escapes it for pages, it has six times its length.
 func (c *Cast) line(v any) {
 	if c.err != nil {
 		return
 	}
-	data, err := json.Marshal(v)
-	if err == nil {
-		_, err = c.w.Write(append(data, '\n'))
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if c.err = e.Encode(v); c.err != nil {
+		return
 	}
-	c.err = err
+	if c.left -= int64(b.Len()); c.limited && c.left < 0 {
+		c.full = true
+		return
+	}
+	_, c.err = c.w.Write(b.Bytes())
 }
 
 // partial is how many bytes at the end of p begin a character that may still

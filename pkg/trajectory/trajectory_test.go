@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -251,7 +253,7 @@ func TestCast(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	want := `{"version":2,"width":160,"height":40,"timestamp":1796040000,"title":"a \u003ctask\u003e","env":{"SHELL":"/bin/bash","TERM":"xterm-256color"}}
+	want := `{"version":2,"width":160,"height":40,"timestamp":1796040000,"title":"a <task>","env":{"SHELL":"/bin/bash","TERM":"xterm-256color"}}
 [0.700000,"o","h"]
 [0.700001,"o","é"]
 [2.200001,"o","\u001b[31m"]
@@ -265,17 +267,21 @@ func TestCast(t *testing.T) {
 	}
 }
 
+// The limit is one of the file, whatever becomes of a character in it.
 func TestACastHasALimit(t *testing.T) {
-	var out bytes.Buffer
-	c, err := trajectory.NewCast(&out, 80, 24, "", 1000, time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 1000 {
-		c.Write(bytes.Repeat([]byte("x"), 100))
-	}
-	if n := strings.Count(out.String(), "\n"); n != 12 || !strings.Contains(out.String(), "more is not recorded") {
-		t.Errorf("%d lines", n)
+	for _, c := range []string{"x", "<", "\t", "\u2028", "\xff"} {
+		var out bytes.Buffer
+		cast, _ := trajectory.NewCast(&out, 80, 24, "", 10000, time.Now)
+		for range 1000 {
+			cast.Write([]byte(strings.Repeat(c, 100)))
+			cast.Input(c)
+			cast.Marker(c)
+		}
+		lines := strings.SplitAfter(out.String(), "\n")
+		all, last := out.Len(), lines[len(lines)-2]
+		if all -= len(last); all > 10000 || all < 9000 || strings.Count(out.String(), "more is not recorded") != 1 || !strings.Contains(last, "more is not recorded") {
+			t.Errorf("%q: %d bytes, and %q", c, all, last)
+		}
 	}
 }
 
@@ -295,7 +301,15 @@ func TestACastOnlyShows(t *testing.T) {
 		"a\x1b[8;1;1tb\x1b[3Jc\x1b[!pd\x1bc\a":                                   "abcd",
 		"\x1b[1;38;2;255;120;0mx\x1b[0m\x1b[4:3my\x1b[2J\x1b[H\x1b(0q\x1b(B":     "\x1b[1;38;2;255;120;0mx\x1b[0m\x1b[4:3my\x1b[2J\x1b[H\x1b(0q\x1b(B",
 		"\x1b[31\nm日本\x1b[3\x18m":                                                "\n\x1b[31m日本m",
-		"\xc2\x1b[6n\x9d52;x":                                                    "52;x", // no half of a character joins another
+		"\xc2\x1b[6n\x9d52;x":                                                    "\ufffd\ufffd52;x", // no half of a character joins another
+		// Where a string ends, tmux says.
+		"\x1b]0;t\x1b[31ma\x1b]0;t\x18b\x1b_x\x1ac\x1b^x\ay\x1b\\d":            "\x1b[31mabcd",
+		"\x1bPqx\x18\x1b[m\x1b\x1b\\\a\x1b\\a\x1bP1:q\x1b[31mb\x1bP1\x1b[32mc": "a\x1b[31mb\x1b[32mc",
+		"\x1b[3é1ma\x1b[" + strings.Repeat("1", 300) + "mb":                    "\x1b[31mab",
+		// No number is beyond the terminal's size, and a character has few marks.
+		"\x1b[2147483647S\x1b[99999999999999999999;7H\x1b[24L\x1b[;81H": "\x1b[24S\x1b[80;7H\x1b[24L\x1b[;80H",
+		"\x1b[999;38:2::256:0:1mx\x1b[1000b\x1b[1000@\x1b[1048l":        "\x1b[255;38:2::255:0:1mx\x1b[80b\x1b[80@",
+		"e" + strings.Repeat("\u0301\x1b[m\u200d", 9) + "o\u0301":       "e" + strings.Repeat("\u0301\x1b[m\u200d", 4) + strings.Repeat("\x1b[m", 5) + "o\u0301",
 	} {
 		for at := range len(in) + 1 {
 			var out bytes.Buffer
@@ -319,8 +333,54 @@ func TestACastOnlyShows(t *testing.T) {
 	}
 }
 
+// A string that nobody ends hides what follows for as long as tmux hides it
+// from the model: five seconds.
+func TestACastOfAStringWithoutAnEnd(t *testing.T) {
+	for _, begin := range []string{"]0;", "Pq", "P1", "P1:", "_x", "^x", "Xx", "kx"} {
+		var out bytes.Buffer
+		now := &clock{began}
+		c, _ := trajectory.NewCast(&out, 80, 24, "", 0, now.Now)
+		for i, s := range []string{"\x1b" + begin[:1], begin[1:], "hidden", "hidden", "seen", "seen\x1b" + begin, "hidden"} {
+			if i == 3 {
+				now.pass(5*time.Second - time.Nanosecond)
+			}
+			if i == 4 {
+				now.pass(time.Nanosecond)
+			}
+			c.Write([]byte(s))
+		}
+		if got := out.String(); strings.Contains(got, "hidden") || strings.Count(got, "seen") != 2 {
+			t.Errorf("ESC %s: %s", begin, got)
+		}
+	}
+}
+
+// What drawing takes is counted: a kilobyte of what is dear is more than one of
+// text.
+func TestPlainCountsWork(t *testing.T) {
+	work := func(s string) int {
+		p := trajectory.Plain{Width: 160, Height: 40}
+		p.Filter(0, strings.Repeat(s, 1000/len(s)))
+		return p.Work
+	}
+	text := work("x")
+	if text != 1000 {
+		t.Errorf("of a letter %d", text)
+	}
+	for s, times := range map[string]int{"\n": 20, "\x1b[S": 50, "\x1b[999L": 1000, "\x1b[2J": 200, "\x1b[?47h\x1b[?47l": 500, "\x1b[999b": 1000, "\x1bM": 100, "e\u0301\u0301\u0301": 2, "\x1b[4h" + strings.Repeat("x", 995): 100} {
+		if got := work(s); got < times*text {
+			t.Errorf("of %.20q %d, less than %d times a letter's", s, got, times)
+		}
+	}
+}
+
+var number = regexp.MustCompile(`\d+`)
+
+func isMark(r rune) bool { return unicode.In(r, unicode.M, unicode.Cf) || r >= 0x1160 && r < 0x1200 }
+
 func FuzzCast(f *testing.F) {
 	f.Add([]byte("h\xc3\xa9\xff"), 2)
+	f.Add([]byte("\x1b[2147483647Se\u0301\u0301\u0301\u0301\u0301\u0301\u0301\u0301\u0301\u0301\x1b]0;t\x1b[1;999H\x1bPq\x1b\x1b\\x"), 20)
 	f.Fuzz(func(t *testing.T, data []byte, at int) {
 		var out bytes.Buffer
 		c, _ := trajectory.NewCast(&out, 80, 24, "", 0, time.Now)
@@ -344,11 +404,36 @@ func FuzzCast(f *testing.F) {
 			}
 			text.WriteString(e[2].(string))
 		}
-		if utf8.Valid(data) && !bytes.ContainsFunc(data, unicode.IsControl) && text.String() != string(data) {
+		if utf8.Valid(data) && !bytes.ContainsFunc(data, func(r rune) bool { return unicode.IsControl(r) || isMark(r) }) && text.String() != string(data) {
 			t.Errorf("%q is recorded as %q", data, text.String())
 		}
 		if rest := onlyShows.ReplaceAllString(text.String(), ""); strings.ContainsFunc(rest, func(r rune) bool { return r < 7 || r == '\a' || r == 0x1b || r >= 0x7f && r < 0xa0 }) {
 			t.Errorf("%q is recorded as %q", data, text.String())
+		}
+		for _, seq := range onlyShows.FindAllString(text.String(), -1) {
+			if strings.HasPrefix(seq, "\x1b[") && !strings.HasPrefix(seq, "\x1b[?") && slices.ContainsFunc(number.FindAllString(seq, -1), func(n string) bool {
+				i, err := strconv.Atoi(n)
+				return err != nil || i > 255 || i > 80 && !strings.HasSuffix(seq, "m")
+			}) {
+				t.Errorf("%q is recorded as %q", data, seq)
+			}
+		}
+		if text.Len() > 3*len(data) {
+			t.Errorf("of %d bytes %d are recorded", len(data), text.Len())
+		}
+		marks := 0
+		for _, r := range onlyShows.ReplaceAllString(text.String(), "") {
+			if marks++; !isMark(r) {
+				marks = 0
+			}
+			if marks > 8 {
+				t.Fatalf("%q is recorded as %q", data, text.String())
+			}
+		}
+		// A reader that takes the same care finds nothing more to take out.
+		again := trajectory.Plain{Width: 80, Height: 24}
+		if got := again.Filter(0, text.String()); got != text.String() {
+			t.Errorf("%q is recorded as %q, and read as %q", data, text.String(), got)
 		}
 	})
 }
