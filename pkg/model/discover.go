@@ -16,19 +16,19 @@ import (
 // listed is one model of /v1/models, with what each server adds to OpenAI's
 // fields.
 type listed struct {
-	ID            string `json:"id"`
-	Parent        string `json:"parent"`                // vLLM: the model that a LoRA adapter is for, which has its limits
-	MaxModelLen   int    `json:"max_model_len"`         // vLLM, SGLang
-	Loaded        int    `json:"loaded_context_length"` // LM Studio
-	ContextLength int    `json:"context_length"`        // OpenRouter
-	Meta          struct {
-		Context int `json:"n_ctx"`       // llama.cpp in 2026: of one conversation
-		Trained int `json:"n_ctx_train"` // llama.cpp: what the model could, not what the server gives
-	} `json:"meta"`
+	ID            string       `json:"id"`
+	Parent        lax[string]  `json:"parent"`                // vLLM: the model that a LoRA adapter is for, which has its limits
+	MaxModelLen   lax[float64] `json:"max_model_len"`         // vLLM, SGLang
+	Loaded        lax[float64] `json:"loaded_context_length"` // LM Studio
+	ContextLength lax[float64] `json:"context_length"`        // OpenRouter
+	Meta          lax[struct {
+		Context lax[float64] `json:"n_ctx"`       // llama.cpp in 2026: of one conversation
+		Trained lax[float64] `json:"n_ctx_train"` // llama.cpp: what the model could, not what the server gives
+	}] `json:"meta"`
 }
 
 func (l listed) context() int {
-	return cmp.Or(l.MaxModelLen, l.Loaded, l.ContextLength, l.Meta.Context)
+	return cmp.Or(tokens(l.MaxModelLen), tokens(l.Loaded), tokens(l.ContextLength), tokens(l.Meta.is.Context))
 }
 
 // Discover asks the server which models it has, and sets the name and the
@@ -40,10 +40,7 @@ func (c *Client) Discover(ctx context.Context, patience time.Duration) error {
 		Data []listed `json:"data"`
 	}
 	_, err := c.retry(ctx, patience, func(ctx context.Context, x *exchange) error {
-		if _, err := c.api.ListModels(ctx); err != nil {
-			return err
-		}
-		return json.Unmarshal(x.body, &list)
+		return c.get(ctx, x, c.base+"/models", &list)
 	})
 	name := c.Name()
 	if ClassOf(err) == Refused && name != "" {
@@ -62,11 +59,11 @@ func (c *Client) Discover(ctx context.Context, patience time.Duration) error {
 	if i := slices.Index(ids, name); i >= 0 {
 		m := list.Data[i]
 		n := m.context()
-		if base := slices.Index(ids, m.Parent); n == 0 && base >= 0 {
+		if base := slices.Index(ids, m.Parent.is); n == 0 && base >= 0 {
 			n = list.Data[base].context()
 		}
-		if n == 0 && m.Meta.Trained > 0 {
-			n = min(cmp.Or(c.slot(ctx), m.Meta.Trained), m.Meta.Trained)
+		if trained := tokens(m.Meta.is.Trained); n == 0 && trained > 0 {
+			n = min(cmp.Or(c.slot(ctx), trained), trained)
 		}
 		c.mu.Lock()
 		c.o.Name = name
@@ -85,26 +82,30 @@ func (c *Client) Discover(ctx context.Context, patience time.Duration) error {
 // slot is the context that llama.cpp's server gives to one conversation, which
 // it tells beside the API, or 0.
 func (c *Client) slot(ctx context.Context) int {
-	x := &exchange{}
-	req, err := http.NewRequestWithContext(context.WithValue(ctx, exchangeKey{}, x), http.MethodGet, c.root+"/props", nil)
+	var props struct {
+		Settings struct {
+			Context lax[float64] `json:"n_ctx"`
+		} `json:"default_generation_settings"`
+	}
+	_, _ = c.retry(ctx, 0, func(ctx context.Context, x *exchange) error {
+		return c.get(ctx, x, strings.TrimSuffix(c.base, "/v1")+"/props", &props)
+	})
+	return tokens(props.Settings.Context)
+}
+
+// get asks the server for a JSON document.
+func (c *Client) get(ctx context.Context, x *exchange, url string, to any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return 0
+		return err
 	}
 	if v := c.o.Key.value(); v != "" {
 		req.Header.Set("Authorization", "Bearer "+v)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return 0
+		return err
 	}
-	resp.Body.Close()
-	var props struct {
-		Settings struct {
-			Context int `json:"n_ctx"`
-		} `json:"default_generation_settings"`
-	}
-	if resp.StatusCode != http.StatusOK || json.Unmarshal(x.body, &props) != nil {
-		return 0
-	}
-	return props.Settings.Context
+	resp.Body.Close() // what it had is the exchange's
+	return json.Unmarshal(x.body, to)
 }

@@ -103,7 +103,7 @@ func judge(err error, x *exchange, timedOut bool) *Error {
 	var wrongType *contentTypeError
 	var cut *cutError
 	switch {
-	case x.status >= 300:
+	case x.status != 0 && x.status != http.StatusOK:
 		return answered(x)
 	case timedOut:
 		return &Error{Class: Timeout, Message: errTimeout.Error(),
@@ -119,7 +119,11 @@ func judge(err error, x *exchange, timedOut bool) *Error {
 	}
 	e := &Error{Class: ServerGone, Message: strip(err).Error(), Hint: "is the model server running, and reached from this node?"}
 	var cert *tls.CertificateVerificationError
-	e.permanent = errors.As(err, &cert) || errors.Is(err, fs.ErrPermission)
+	var plain tls.RecordHeaderError
+	var hopeless hopelessError
+	if e.permanent = errors.As(err, &cert) || errors.As(err, &hopeless) || errors.Is(err, fs.ErrPermission); errors.As(err, &plain) || errors.Is(err, http.ErrSchemeMismatch) {
+		e.permanent, e.Hint = true, "a server without TLS is http://"
+	}
 	return e
 }
 
@@ -130,8 +134,10 @@ func answered(x *exchange) *Error {
 	switch s := x.status; {
 	case s >= 400 && TooLong(string(x.body)):
 		e.Class, e.Hint = Context, "the model's context is full"
-	case s < 400:
+	case s < 400 && x.header.Get("Location") != "":
 		e.Class, e.permanent, e.Hint = BadReply, true, "no redirect is followed: give the URL that it leads to"
+	case s < 400:
+		e.Class, e.permanent, e.Hint = BadReply, true, "is the base URL that of the API, ending in /v1?"
 	case s == http.StatusUnauthorized || s == http.StatusForbidden:
 		e.Class, e.Hint = Auth, "the server wants another key: --api-key-file or --api-key-env"
 	case s == http.StatusRequestTimeout:

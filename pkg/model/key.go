@@ -1,9 +1,13 @@
 package model
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
+
+	"fence/pkg/internal/readfile"
 )
 
 // Key is what a server asks its users for. It prints as [key], wherever it
@@ -15,7 +19,7 @@ type Key struct {
 
 // KeyFile reads the key from a file; blanks and newlines around it are not of it.
 func KeyFile(path string) (Key, error) {
-	data, err := os.ReadFile(path)
+	data, err := readfile.Regular(path, 64<<10)
 	if err != nil {
 		return Key{}, fmt.Errorf("reading the model server's key: %w", err)
 	}
@@ -52,11 +56,54 @@ func (k Key) value() string {
 func (k Key) String() string   { return "[key]" }
 func (k Key) GoString() string { return "[key]" }
 
-// hide takes the key out of what a server or a library said. Words as short as
-// the "EMPTY" that people give to servers without keys hide nothing.
+// secret says that the key is worth hiding. Servers without keys are given
+// words, such as EMPTY or ollama, which a model may have to write.
+func (k Key) secret() bool {
+	v := k.value()
+	return len(v) >= 20 || len(v) >= 6 && strings.ContainsAny(v, "0123456789")
+}
+
+// hide takes the key out of what a server or a library said.
 func (k Key) hide(s string) string {
-	if v := k.value(); len(v) >= 6 {
-		return strings.ReplaceAll(s, v, "[key]")
+	if k.secret() {
+		return strings.ReplaceAll(s, k.value(), "[key]")
 	}
 	return s
+}
+
+// hideIn takes the key out of a body: in whatever way a string of JSON spells
+// it.
+func (k Key) hideIn(body []byte) []byte {
+	if !k.secret() {
+		return body
+	}
+	var whole any
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	if !json.Valid(body) || d.Decode(&whole) != nil {
+		return []byte(k.hide(string(body)))
+	}
+	clean, err := json.Marshal(k.hideAll(whole))
+	if err != nil {
+		panic("BUG: JSON that is none: " + err.Error())
+	}
+	return clean
+}
+
+func (k Key) hideAll(v any) any {
+	switch v := v.(type) {
+	case string:
+		return k.hide(v)
+	case []any:
+		for i := range v {
+			v[i] = k.hideAll(v[i])
+		}
+	case map[string]any:
+		clean := make(map[string]any, len(v))
+		for name, of := range v {
+			clean[k.hide(name)] = k.hideAll(of)
+		}
+		return clean
+	}
+	return v
 }

@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -79,7 +80,7 @@ type Client struct {
 	o      Options
 	api    *openai.Client
 	http   *http.Client
-	root   string // URL of the server without /v1
+	base   string // URL of the API
 	fields map[string]json.RawMessage
 
 	mu      sync.Mutex
@@ -108,13 +109,13 @@ func New(o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{o: o, root: strings.TrimSuffix(base, "/v1"), limits: o.Limits}
+	c := &Client{o: o, base: base, limits: o.Limits}
 	c.limits.Output = cmp.Or(c.limits.Output, o.Sampling.MaxTokens)
 	if c.fields, err = fields(o); err != nil {
 		return nil, err
 	}
 	c.http = &http.Client{
-		Transport:     &transport{inner: inner, max: o.MaxBytes},
+		Transport:     &transport{inner: inner, max: o.MaxBytes, key: o.Key},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	conf := openai.DefaultConfig(o.Key.value())
@@ -203,11 +204,10 @@ func (c *Client) Chat(ctx context.Context, messages []Message) (Reply, error) {
 	tries, err := c.retry(ctx, c.o.Patience, func(ctx context.Context, x *exchange) (err error) {
 		x.fields = fields
 		began := c.o.Now()
-		resp, err := c.api.CreateChatCompletion(ctx, req)
-		if err != nil {
+		if _, err := c.api.CreateChatCompletion(ctx, req); err != nil {
 			return err
 		}
-		reply, err = read(resp, x.body)
+		reply, err = c.read(x.body)
 		reply.Took = c.o.Now().Sub(began)
 		return err
 	})
@@ -281,6 +281,11 @@ func dialer(base string) (string, http.RoundTripper, error) {
 		return "", nil, fmt.Errorf("model server at %s: a password in a URL is seen by every user of the node: put the key into a file", u.Host)
 	case u.RawQuery != "" || u.Fragment != "":
 		return "", nil, fmt.Errorf("model server at %s: a base URL has no query", u.Host)
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return "", nil, fmt.Errorf("model server at %s: there is no port %s", u.Hostname(), port)
+		}
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
 	if u.Path == "" {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -119,6 +120,13 @@ func TestFaults(t *testing.T) {
 		{"no JSON", []modelserver.Answer{modelserver.Raw(`{"choices":`)}, model.BadReply, 3, "no chat completion"},
 		{"JSON null", []modelserver.Answer{modelserver.Raw(`null`)}, model.BadReply, 3, "no choices"},
 		{"no choices", []modelserver.Answer{modelserver.Raw(`{"choices":[]}`)}, model.BadReply, 3, "no choices"},
+		{"no message", []modelserver.Answer{modelserver.Raw(`{"choices":[{"message":null}]}`)}, model.BadReply, 3, "without a message"},
+		{"no text", []modelserver.Answer{modelserver.Raw(`{"choices":[{"message":{"content":5}}]}`)}, model.BadReply, 3, "neither a text nor a list"},
+		{"another protocol", []modelserver.Answer{modelserver.Switch}, model.BadReply, 1, "101 Switching Protocols"},
+		{"204", []modelserver.Answer{modelserver.Status(204, "")}, model.BadReply, 1, "204 No Content"},
+		{"206", []modelserver.Answer{modelserver.Status(206, `{"choices":[{"message":{"content":"fine"}}]}`)}, model.BadReply, 1, "206 Partial Content"},
+		{"300", []modelserver.Answer{modelserver.Status(300, `{"choices":[{"message":{"content":"fine"}}]}`)}, model.BadReply, 1, "300 Multiple Choices"},
+		{"304", []modelserver.Answer{modelserver.Status(304, "")}, model.BadReply, 1, "304 Not Modified"},
 		{"huge", []modelserver.Answer{modelserver.Huge(5000)}, model.BadReply, 1, "too large"},
 		{"401", []modelserver.Answer{modelserver.Status(401, `{"error":{"message":"Incorrect API key provided: sk-123456"}}`)}, model.Auth, 1, "provided: [key]"},
 		{"403", []modelserver.Answer{modelserver.Status(403, `{"detail":"no"}`)}, model.Auth, 1, "403 Forbidden: no"},
@@ -181,6 +189,73 @@ func TestAnEmptyReplyIsAReply(t *testing.T) {
 		r, err := client(t, model.Options{Base: srv.Base}).Chat(t.Context(), hello)
 		if err != nil || r.Content != "" || r.PromptTokens != nil || r.Detail != nil || r.Truncated() {
 			t.Errorf("%+v, %v", r, err)
+		}
+	}
+}
+
+// What is not needed may be missing, or of any type.
+func TestAReplyIsReadForWhatIsNeeded(t *testing.T) {
+	for _, c := range []struct{ fields, choice, message, want string }{
+		{`"id":5,"created":1.7,"object":null,"model":7,"prompt_token_ids":"x","usage":{"total_tokens":1.5}`,
+			`"index":0.5,"logprobs":{"content":[{"token":1,"bytes":[300],"logprob":-1}]},"token_ids":{}`, `"content":"x","reasoning":["a"]`, "x"},
+		{`"model":"m"`, `"finish_reason":3,"logprobs":[]`, `"role":2,"content":[{"type":"text","text":"x"},{"type":"image_url"},{"type":"text","text":"y"}]`, "xy"},
+	} {
+		srv := modelserver.Start(t, modelserver.Raw(`{`+c.fields+`,"choices":[{`+c.choice+`,"message":{`+c.message+`}}]}`))
+		if r, err := client(t, model.Options{Base: srv.Base}).Chat(t.Context(), hello); err != nil || r.Content != c.want {
+			t.Errorf("%s: %+v, %v; want %s", c.message, r, err, c.want)
+		}
+	}
+}
+
+func TestCallsOfToolsAreSaid(t *testing.T) {
+	srv := modelserver.Start(t, modelserver.Raw(`{"choices":[{"message":{"content":null,"tool_calls":[{"id":"a"}]}}]}`), modelserver.Raw(`{"choices":[{"message":{"content":"","tool_calls":[]}}]}`))
+	for n := range 2 {
+		cl := client(t, model.Options{Base: srv.Base})
+		if r, err := cl.Chat(t.Context(), hello); err != nil || r.Content != "" || len(cl.Notices()) != 1-n {
+			t.Errorf("answer %d: %+v, %v, %q", n, r, err, cl.Notices())
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, c := range []struct {
+		usage, want string
+		notices     int
+	}{
+		{`{"prompt_tokens":12,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}`, "12 3 4", 0},
+		{`{"prompt_tokens":12.0,"completion_tokens":0}`, "12 0 -", 0},
+		{`{"prompt_tokens":null,"completion_tokens":3,"prompt_tokens_details":null}`, "- 3 -", 0},
+		{`null`, "- - -", 0},
+		{`{}`, "- - -", 0},
+		{`{"prompt_tokens":-1000000,"completion_tokens":3}`, "- - -", 1},
+		{`{"prompt_tokens":12,"completion_tokens":-5}`, "- - -", 1},
+		{`{"prompt_tokens":12,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":-1}}`, "- - -", 1},
+		{`{"prompt_tokens":12.5,"completion_tokens":3}`, "- - -", 1},
+		{`{"prompt_tokens":1e300,"completion_tokens":3}`, "- - -", 1},
+		{`{"prompt_tokens":1e400,"completion_tokens":3}`, "- - -", 1},
+		{`{"prompt_tokens":9223372036854775807}`, "- - -", 1},
+		{`{"prompt_tokens":"12","completion_tokens":3}`, "- - -", 1},
+		{`[1]`, "- - -", 1},
+	} {
+		srv := modelserver.Start(t, modelserver.Raw(`{"choices":[{"message":{"content":"x"}}],"usage":`+c.usage+`}`))
+		cl := client(t, model.Options{Base: srv.Base})
+		var got []string
+		for range 2 {
+			r, err := cl.Chat(t.Context(), hello)
+			if err != nil {
+				t.Fatalf("%s: %v", c.usage, err)
+			}
+			got = nil
+			for _, n := range []*int{r.PromptTokens, r.CompletionTokens, r.CachedTokens} {
+				if n == nil {
+					got = append(got, "-")
+				} else {
+					got = append(got, fmt.Sprint(*n))
+				}
+			}
+		}
+		if s := strings.Join(got, " "); s != c.want || len(cl.Notices()) != c.notices {
+			t.Errorf("%s: %s, want %s; notices %q", c.usage, s, c.want, cl.Notices())
 		}
 	}
 }
@@ -291,6 +366,29 @@ func TestAServerThatStaysAway(t *testing.T) {
 	}
 	if _, err := c.Chat(t.Context(), hello); !errors.As(err, &e) || e.Class != model.ServerGone || e.Tries != 1 {
 		t.Errorf("without patience: %+v", e)
+	}
+}
+
+// What will never answer is not waited for.
+func TestNothingToWaitFor(t *testing.T) {
+	dir := t.TempDir()
+	file, fifo := filepath.Join(dir, "file"), filepath.Join(dir, "fifo")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), syscall.Mkfifo(fifo, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	plain := modelserver.Start(t, modelserver.Say("x")).Base
+	for base, says := range map[string]string{
+		strings.Replace(plain, "http:", "https:", 1): "HTTP response to HTTPS",
+		"unix:" + dir:  "no socket",
+		"unix:" + file: "no socket",
+		"unix:" + dir + "/" + strings.Repeat("s", 110): "too long",
+		"unix:" + fifo + "/" + strings.Repeat("s", 80): "no socket",
+	} {
+		_, err := client(t, model.Options{Base: base}).Chat(t.Context(), hello)
+		var e *model.Error
+		if !errors.As(err, &e) || e.Class != model.ServerGone || e.Tries != 1 || !strings.Contains(e.Message, says) {
+			t.Errorf("%s: %+v", base, err)
+		}
 	}
 }
 

@@ -3,9 +3,13 @@ package model_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"fence/pkg/model"
@@ -31,6 +35,10 @@ func TestDiscover(t *testing.T) {
 		{"llama.cpp with a slot", llama, `{"default_generation_settings":{"n_ctx":2048}}`, "m", model.Limits{}, model.Limits{Context: 2048}, ""},
 		{"llama.cpp of 2026", llama26, `{}`, "m", model.Limits{}, model.Limits{Context: 2048}, ""},
 		{"an adapter of vLLM's", strings.Replace(vllm, `"data":[`, `"data":[{"id":"lora","parent":"m","max_model_len":null},`, 1), "", "lora", model.Limits{}, model.Limits{Context: 32768}, ""},
+		{"numbers as others write them", `{"data":[{"id":"m","created":1.5,"owned_by":7,"parent":3,"max_model_len":4096.0}]}`, "", "m", model.Limits{}, model.Limits{Context: 4096}, ""},
+		{"no numbers", `{"data":[{"id":"m","max_model_len":"4096","context_length":-5,"loaded_context_length":0.5,"meta":"x"}]}`, "", "m", model.Limits{}, model.Limits{}, ""},
+		{"a slot of nothing", llama, `{"default_generation_settings":{"n_ctx":-1}}`, "m", model.Limits{}, model.Limits{Context: 8192}, ""},
+		{"a list with the key", `{"data":[{"id":"sk-123456"},{"id":"sk-12345\u0036\n"}]}`, "", "m", model.Limits{}, model.Limits{}, "it has [key], [key]"},
 		{"a list of nothing", `{"data":[]}`, "", "m", model.Limits{}, model.Limits{}, "it has none"},
 		{"no such model", vllm, "", "other", model.Limits{}, model.Limits{}, `no model "other"; it has m`},
 		{"no list", "", "", "m", model.Limits{}, model.Limits{}, ""},
@@ -40,7 +48,7 @@ func TestDiscover(t *testing.T) {
 			srv := modelserver.Start(t, modelserver.Say("x"))
 			srv.Models(c.models)
 			srv.Props(c.props)
-			o := model.Options{Base: srv.Base, Name: c.model, Limits: c.given}
+			o := model.Options{Base: srv.Base, Name: c.model, Limits: c.given, Key: key(t, "sk-123456")}
 			cl, err := model.New(o)
 			if c.model == "?" {
 				o.Name = ""
@@ -71,6 +79,8 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		{Base: "ftp://h/v1"},
 		{Base: "http://user:secret@h/v1"},
 		{Base: "http://h/v1?key=secret"},
+		{Base: "http://h:189620"},
+		{Base: "http://h:0/v1"},
 		{Base: "http://h", Extra: map[string]json.RawMessage{"stream": []byte("true")}},
 		{Base: "http://h", Extra: map[string]json.RawMessage{"seed": []byte("tr")}},
 	} {
@@ -97,6 +107,28 @@ func TestTheKeyIsNeverPrinted(t *testing.T) {
 	}
 }
 
+// A server that repeats the key does not bring it into a record. A word that
+// stands for none is left to the model.
+func TestTheKeyInWhatAServerSays(t *testing.T) {
+	for _, c := range []struct{ key, says, want string }{
+		{"sk-123456", `Bearer sk-123456, \u0073k-12345\u0036`, "Bearer [key], [key]"},
+		{`a/b"c1\n`, `a\/b\"c1\\n`, "[key]"},
+		{"ollama", "pip install ollama", "pip install ollama"},
+		{"EMPTY", "EMPTY", "EMPTY"},
+	} {
+		srv := modelserver.Start(t, modelserver.Raw(`{"model":"`+c.says+`","choices":[{"finish_reason":"`+c.says+`","message":{"content":"`+c.says+`","reasoning":"`+c.says+`"}}]}`),
+			modelserver.Status(400, `{"error":{"message":"`+strings.Repeat("x", 290)+c.says+`"}}`))
+		cl := client(t, model.Options{Base: srv.Base, Key: key(t, c.key)})
+		r, err := cl.Chat(t.Context(), hello)
+		if got := []string{r.Content, r.Reasoning, r.Model, r.Finish}; err != nil || strings.Join(got, "|") != strings.Repeat(c.want+"|", 3)+c.want {
+			t.Errorf("%s: %q, %v", c.key, got, err)
+		}
+		if _, err := cl.Chat(t.Context(), hello); err == nil || strings.Contains(err.Error(), c.key[:3]) && strings.HasPrefix(c.key, "sk-") {
+			t.Errorf("%s: %v", c.key, err)
+		}
+	}
+}
+
 func TestKeys(t *testing.T) {
 	t.Setenv("MODEL_KEY", " k1 ")
 	if _, err := model.KeyEnv("MODEL_KEY"); err != nil {
@@ -111,7 +143,14 @@ func TestKeys(t *testing.T) {
 	if _, err := model.KeyEnv("NO_SUCH_VARIABLE_HERE"); err == nil {
 		t.Error("a variable that is not there was taken")
 	}
-	if _, err := model.KeyFile("/nonexistent/key"); err == nil {
-		t.Error("a file that is not there was taken")
+	dir := t.TempDir()
+	fifo, large := filepath.Join(dir, "fifo"), filepath.Join(dir, "large")
+	if err := errors.Join(syscall.Mkfifo(fifo, 0o600), os.WriteFile(large, bytes.Repeat([]byte("k"), 65<<10), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"/nonexistent/key", fifo, dir, large, "/dev/zero"} {
+		if _, err := model.KeyFile(bad); err == nil {
+			t.Errorf("%s was taken", bad)
+		}
 	}
 }

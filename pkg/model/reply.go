@@ -1,15 +1,16 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"time"
-
-	openai "github.com/sashabaranov/go-openai"
 )
 
 // Reply is what the model said, and what that took. What the server did not
-// say is nil.
+// say, or what cannot be, is nil.
 type Reply struct {
 	Content   string
 	Reasoning string
@@ -56,72 +57,144 @@ func (c *Client) judge(r Reply) {
 	}
 }
 
-// details are the parts of a reply that go-openai does not keep.
-type details struct {
-	PromptTokenIDs []int `json:"prompt_token_ids"`
+// completion is what is read of an answer. It may be of other types where the
+// reply does without.
+type completion struct {
+	Model          lax[string] `json:"model"`
+	PromptTokenIDs lax[[]int]  `json:"prompt_token_ids"`
 	Choices        []struct {
-		TokenIDs []int `json:"token_ids"`
-		Logprobs *struct {
+		Finish   lax[string] `json:"finish_reason"`
+		TokenIDs lax[[]int]  `json:"token_ids"`
+		Logprobs lax[struct {
 			Content []struct {
 				Logprob *float64 `json:"logprob"`
 				ID      *int     `json:"id"` // llama.cpp, which has no token_ids
 			} `json:"content"`
-		} `json:"logprobs"`
-		Message struct {
-			Reasoning string `json:"reasoning"` // vLLM 0.12 and later, for reasoning_content
+		}] `json:"logprobs"`
+		Message *struct {
+			Content          content                `json:"content"`
+			ReasoningContent lax[string]            `json:"reasoning_content"`
+			Reasoning        lax[string]            `json:"reasoning"` // vLLM 0.12 and later, for reasoning_content
+			ToolCalls        lax[[]json.RawMessage] `json:"tool_calls"`
 		} `json:"message"`
 	} `json:"choices"`
-	Usage *struct {
-		Prompt     *int `json:"prompt_tokens"`
-		Completion *int `json:"completion_tokens"`
-		Details    *struct {
-			Cached *int `json:"cached_tokens"`
-		} `json:"prompt_tokens_details"`
-	} `json:"usage"`
+	Usage json.RawMessage `json:"usage"`
 }
 
-// read makes a Reply of go-openai's and of the body that it came from.
-func read(resp openai.ChatCompletionResponse, body []byte) (Reply, error) {
-	if len(resp.Choices) == 0 {
-		return Reply{}, errNoChoice
+// content is a message's: a text, or a list of parts of which some are text.
+type content string
+
+func (c *content) UnmarshalJSON(data []byte) error {
+	var parts []struct {
+		Text string `json:"text"`
 	}
-	var d details
-	if err := json.Unmarshal(body, &d); err != nil {
+	if json.Unmarshal(data, (*string)(c)) == nil {
+		return nil
+	}
+	if err := json.Unmarshal(data, &parts); err != nil {
+		return errors.New("a message's content is neither a text nor a list of texts")
+	}
+	*c = ""
+	for _, p := range parts {
+		*c += content(p.Text)
+	}
+	return nil
+}
+
+// lax is a field that may be missing, or of another type than it ought to have:
+// is is nothing then.
+type lax[T any] struct{ is T }
+
+func (l *lax[T]) UnmarshalJSON(data []byte) error {
+	if json.Unmarshal(data, &l.is) != nil {
+		var none T
+		l.is = none
+	}
+	return nil
+}
+
+// mostTokens is more than any context has, and less than what a sum of many
+// could not hold.
+const mostTokens = 1 << 40
+
+// tokens is a number of them, or 0 where it is none.
+func tokens(n lax[float64]) int {
+	if n.is > 0 && n.is <= mostTokens && n.is == math.Trunc(n.is) {
+		return int(n.is)
+	}
+	return 0
+}
+
+// usage is what a server says that a reply took. If one of its numbers cannot be
+// a number of tokens, none of them is taken.
+func usage(raw json.RawMessage) (prompt, completion, cached *int, ok bool) {
+	var u struct {
+		Prompt     *float64 `json:"prompt_tokens"`
+		Completion *float64 `json:"completion_tokens"`
+		Details    *struct {
+			Cached *float64 `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	}
+	ok = raw == nil || json.Unmarshal(raw, &u) == nil
+	number := func(n *float64) *int {
+		switch {
+		case n == nil:
+			return nil
+		case *n != 0 && tokens(lax[float64]{*n}) == 0:
+			ok = false
+		}
+		return new(int(*n))
+	}
+	prompt, completion = number(u.Prompt), number(u.Completion)
+	if u.Details != nil {
+		cached = number(u.Details.Cached)
+	}
+	if !ok {
+		return nil, nil, nil, false
+	}
+	return prompt, completion, cached, true
+}
+
+// read makes a Reply of an answer.
+func (c *Client) read(body []byte) (Reply, error) {
+	var all completion
+	if err := json.Unmarshal(body, &all); err != nil {
 		return Reply{}, err
 	}
-	first := resp.Choices[0]
+	if len(all.Choices) == 0 {
+		return Reply{}, errNoChoice
+	}
+	first := all.Choices[0]
+	if first.Message == nil {
+		return Reply{}, errNothing
+	}
 	r := Reply{
-		Content: first.Message.Content, Reasoning: first.Message.ReasoningContent,
-		Model: resp.Model, Finish: string(first.FinishReason),
+		Content: string(first.Message.Content), Reasoning: cmp.Or(first.Message.ReasoningContent.is, first.Message.Reasoning.is),
+		Model: all.Model.is, Finish: first.Finish.is,
 	}
-	more := d.Choices[0]
-	if r.Reasoning == "" {
-		r.Reasoning = more.Message.Reasoning
+	if r.Content == "" && len(first.Message.ToolCalls.is) > 0 {
+		c.notice("the model server takes replies for calls of tools, of which there are none: such replies are empty (vLLM: leave out --tool-call-parser)")
 	}
-	if u := d.Usage; u != nil {
-		r.PromptTokens, r.CompletionTokens = u.Prompt, u.Completion
-		if u.Details != nil {
-			r.CachedTokens = u.Details.Cached
+	var ok bool
+	if r.PromptTokens, r.CompletionTokens, r.CachedTokens, ok = usage(all.Usage); !ok {
+		c.notice("the model server counts tokens as nobody can: such counts are taken for none, and the length of the texts counts")
+	}
+	got := Detail{PromptIDs: all.PromptTokenIDs.is, CompletionIDs: first.TokenIDs.is}
+	var ids []int
+	for _, t := range first.Logprobs.is.Content {
+		if t.Logprob != nil {
+			got.Logprobs = append(got.Logprobs, *t.Logprob)
+		}
+		if t.ID != nil {
+			ids = append(ids, *t.ID)
 		}
 	}
-	got := Detail{PromptIDs: d.PromptTokenIDs, CompletionIDs: more.TokenIDs}
-	if more.Logprobs != nil {
-		var ids []int
-		for _, t := range more.Logprobs.Content {
-			if t.Logprob != nil {
-				got.Logprobs = append(got.Logprobs, *t.Logprob)
-			}
-			if t.ID != nil {
-				ids = append(ids, *t.ID)
-			}
-		}
-		n := len(more.Logprobs.Content)
-		if len(got.Logprobs) != n {
-			got.Logprobs = nil
-		}
-		if got.CompletionIDs == nil && len(ids) == n {
-			got.CompletionIDs = ids
-		}
+	n := len(first.Logprobs.is.Content)
+	if len(got.Logprobs) != n {
+		got.Logprobs = nil
+	}
+	if got.CompletionIDs == nil && len(ids) == n {
+		got.CompletionIDs = ids
 	}
 	if got.PromptIDs != nil || got.CompletionIDs != nil || got.Logprobs != nil {
 		r.Detail = &got

@@ -3,6 +3,7 @@ package modelserver
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -201,3 +202,14 @@ func Cut(w http.ResponseWriter, _ Request) {
 
 // Huge is an answer of n bytes and more.
 func Huge(n int) Answer { return Say(strings.Repeat("x", n)) }
+
+// Switch changes the protocol, and then says nothing until the client goes.
+func Switch(w http.ResponseWriter, _ Request) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(err) // HTTP/1 can be hijacked
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	_, _ = io.Copy(io.Discard, conn)
+}

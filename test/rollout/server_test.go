@@ -63,7 +63,7 @@ func TestServer_Key(t *testing.T) {
 			p.write("key", key+"\n")
 			with := make(chan []string, 1)
 			broken := ms.Status(http.StatusInternalServerError, `{"error":{"message":"no `+key+`"}}`)
-			s := ms.Start(t, turn(fmt.Sprintf(look, "agent")+"touch /it\n"), broken, func(w http.ResponseWriter, r ms.Request) {
+			s := ms.Start(t, ms.Say(ms.Turn("with "+key, false, fmt.Sprintf(look, "agent")+"touch /it\n")), broken, func(w http.ResponseWriter, r ms.Request) {
 				with <- append(holding(t, key), written(p.path("scratch"), key)...)
 				done(w, r)
 			}, done)
@@ -82,6 +82,9 @@ func TestServer_Key(t *testing.T) {
 			close(with)
 			if found, ok := <-with; !ok || strings.Join(found, ", ") != c.holds {
 				t.Errorf("while it runs the key is in: %s; want %q", found, c.holds)
+			}
+			if reply := p.turns(rec)[0].Reply; !strings.Contains(reply, "with [key]") {
+				t.Errorf("the control: the reply is %s", reply)
 			}
 			if at := written(p.path("out"), key); len(at) > 0 || strings.Contains(r.stderr, key) {
 				t.Errorf("the key is in %s, or in\n%s", at, r.stderr)

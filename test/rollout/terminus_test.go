@@ -100,6 +100,8 @@ func TestTerminus(t *testing.T) {
 			"dropped":        {"", after(ms.Drop), want{"1", "done", 3}},
 			"cut-body":       {"", after(ms.Cut), want{"1", "done", 3}},
 			"other-type":     {"", after(ms.Page("text/html", "<p>")), want{"1", "done", 3}},
+			"miscounts":      {"", then(ms.Raw(`{"choices":[{"message":{"content":"` + strings.Repeat("x", 20_000) + `"}}],"usage":{"prompt_tokens":-1000000,"completion_tokens":-5}}`)), want{"1", "token_cap", 2}},
+			"other-protocol": {"", all(ms.Switch), want{"model_bad_reply", "error", 0}},
 			"no-server":      {"", then(broken), want{"model_server_gone", "error", 1}},
 			"no-json":        {"", all(ms.Page("text/html", "<p>")), want{"model_bad_reply", "error", 0}},
 			"no-key":         {"", all(ms.Status(http.StatusUnauthorized, `{}`)), want{"model_auth", "error", 0}},
