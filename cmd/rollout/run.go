@@ -420,6 +420,7 @@ func (j *setup) try(ctx context.Context, it item, agent trial.Agent, i runner.It
 		return b, nil
 	}
 	if o.Broken == nil {
+		box.Settle(ctx, j.scratch.Path)
 		own, err := os.MkdirTemp(j.scratch.Path, "")
 		if err == nil {
 			defer tree.RemoveAll(own)

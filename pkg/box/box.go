@@ -98,8 +98,9 @@ type Box struct {
 	life    context.Context
 	kill    context.CancelCauseFunc
 	done    chan struct{}
-	end     error // how Apptainer ended, once done is closed
-	err     error // why
+	gone    chan struct{} // closed when nothing is left of it
+	end     error         // how Apptainer ended, once done is closed
+	err     error         // why
 
 	closing  sync.Once
 	closeErr error
@@ -174,7 +175,7 @@ func netAllowed() bool {
 func start(ctx context.Context, o Options, config Config, users people, ownNet bool) (_ *Box, err error) {
 	b := &Box{
 		o: o, config: config, users: users, workdir: cmp.Or(o.Workdir, config.Workdir, "/"),
-		said: apptainer.Tail{Most: 16 << 10}, done: make(chan struct{}), free: room(o.Scratch),
+		said: apptainer.Tail{Most: 16 << 10}, done: make(chan struct{}), gone: make(chan struct{}), free: room(o.Scratch),
 	}
 	own, err := o.prepare()
 	if err == nil {
@@ -306,7 +307,7 @@ func (b *Box) Run(ctx context.Context, c Command, s session.Streams) (session.Ex
 
 // ended is why the box has been ended, or is about to be.
 func (b *Box) ended() error {
-	if b.life.Err() != nil {
+	if b.ending() {
 		<-b.done
 	}
 	return b.Err()
@@ -403,12 +404,13 @@ func (b *Box) Close() error {
 			b.look()
 			b.count(disk{})
 		}
-		together.leave(b)
 		b.kill(errClosed)
 		<-b.done
 		if err := tree.RemoveAll(b.o.Scratch); err != nil {
 			b.closeErr = &Error{Class: "internal", Cause: "infra", Message: fmt.Sprintf("the folder of a container could not be removed: %v", err), Hint: "remove " + b.o.Scratch}
 		}
+		together.leave(b)
+		close(b.gone)
 	})
 	return b.closeErr
 }

@@ -103,7 +103,7 @@ func tooFull(dir string) error {
 // blame.
 func (b *Box) noRoom() {
 	if err := tooFull(b.o.Scratch); err != nil {
-		for _, other := range together.onDisk(b) {
+		for _, other := range together.on(b.disk) {
 			other.kill(other.filled(err))
 		}
 	}

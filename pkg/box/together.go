@@ -1,6 +1,9 @@
 package box
 
 import (
+	"context"
+	"errors"
+	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -33,20 +36,24 @@ func (t *boxes) enter(b *Box) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.up[b] = true
-	var st unix.Stat_t
-	if unix.Stat(b.o.Scratch, &st) == nil {
-		b.disk = st.Dev
-	}
+	b.disk = device(b.o.Scratch)
 	group, n := job.This().OOMKills(b.watched.pid)
 	if b.group = group; t.groups[group] == nil {
 		t.groups[group] = &kills{n: n}
 	}
 }
 
+// leave is of a box of which nothing is left. What the kernel has killed when it
+// was over its memory was its own.
 func (t *boxes) leave(b *Box) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.up, b)
+	var e *Error
+	group, n := job.This().OOMKills(os.Getpid())
+	if k := t.groups[group]; k != nil && group == b.group && errors.As(b.err, &e) && e.Class == "memory_limit" {
+		k.n = max(k.n, n)
+	}
 	for other := range t.up {
 		if other.group == b.group {
 			return
@@ -54,6 +61,9 @@ func (t *boxes) leave(b *Box) {
 	}
 	delete(t.groups, b.group)
 }
+
+// ending says that somebody here has ended the box.
+func (b *Box) ending() bool { return b.life != nil && b.life.Err() != nil }
 
 // victims says which box has lost a process, now that the kernel has killed n in
 // the group of b: none, one, or all that there are if that is not to be known. At
@@ -76,7 +86,7 @@ func (t *boxes) victims(b *Box, n, before int, used int64, killed bool) (found [
 		var living int64
 		found = []*Box{b}
 		for other := range t.up {
-			if other.group != b.group {
+			if other.group != b.group || other.ending() {
 				continue
 			}
 			all = append(all, other)
@@ -100,16 +110,42 @@ func (t *boxes) victims(b *Box, n, before int, used int64, killed bool) (found [
 	return found
 }
 
-// onDisk are the boxes whose scratch is on the same disk as that of b.
-func (t *boxes) onDisk(b *Box) (all []*Box) {
+// on are the boxes whose scratch is on a disk.
+func (t *boxes) on(disk uint64) (all []*Box) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for other := range t.up {
-		if other.disk == b.disk {
-			all = append(all, other)
+	for b := range t.up {
+		if b.disk == disk {
+			all = append(all, b)
 		}
 	}
 	return all
+}
+
+// Settle waits, where the disk of a folder is full, until all boxes that have
+// been ended there are gone, so that a try of a trial does not fail by what
+// another has left.
+func Settle(ctx context.Context, dir string) {
+	if tooFull(dir) == nil {
+		return
+	}
+	for _, b := range together.on(device(dir)) {
+		if b.ending() {
+			select {
+			case <-b.gone:
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// device is the disk that a folder is on, 0 if there is none.
+func device(dir string) uint64 {
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil {
+		return 0
+	}
+	return st.Dev
 }
 
 // looked notes what the processes of a box have now.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,14 +19,17 @@ import (
 // asleep waits for the solution that has begun to sleep.
 func (p *place) asleep() {
 	p.t.Helper()
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		for _, pid := range processes(p.path("scratch")) {
-			if comm(pid) == "sleep" {
-				return
-			}
-		}
+	p.await("a solution that sleeps", func() bool {
+		return slices.ContainsFunc(processes(p.path("scratch")), func(pid int) bool { return comm(pid) == "sleep" })
+	})
+}
+
+// await waits until something is there.
+func (p *place) await(what string, there func() bool) {
+	p.t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !there(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			p.t.Fatal("no solution sleeps")
+			p.t.Fatalf("not there: %s", what)
 		}
 	}
 }
@@ -142,9 +146,9 @@ func TestRun_DiskFull(t *testing.T) {
 			p := newPlace(t)
 			p.smallScratch(c.disk)
 			p.mkdir("wheels")
-			await := func(name, by string) string { return "until [ -e /.wheelhouse/" + name + " ]; do " + by + "; done\n" }
-			p.task("fills", await("fill", "usleep 50000")+c.fill+"; touch /it\n", rewards, "")
-			p.task("waits", await("go", "sleep 0.1")+"touch /it\n", rewards, "")
+			await := func(name string) string { return "until [ -e /.wheelhouse/" + name + " ]; do usleep 50000; done\n" }
+			p.task("fills", await("fill")+c.fill+"; touch /it\n", rewards, "")
+			p.task("waits", "touch /up\n"+await("go")+"touch /it\n", rewards, "")
 			wants := map[string]string{"fills": "disk_limit task agent", "waits": "1"}
 			for i, solve := range []string{"touch /it\n", "true\n", "exit 3\n", "echo x >/tmp/y; touch /it\n", "touch /it /more\n", "touch /other\n"} {
 				name := fmt.Sprint("other-", i)
@@ -156,7 +160,10 @@ func TestRun_DiskFull(t *testing.T) {
 			cmd.Path = "/bin/bash"
 			ran := make(chan ran, 1)
 			go func() { ran <- p.run(cmd) }()
-			p.asleep()
+			p.await("a solution that waits", func() bool {
+				up, err := filepath.Glob(p.path("scratch/*/*/box/overlay/upper/up"))
+				return err == nil && len(up) > 0
+			})
 			p.write("wheels/fill", "")
 			r := <-ran
 			for name, want := range wants {
