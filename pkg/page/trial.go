@@ -13,10 +13,16 @@ import (
 
 // Of what a trial left, so much is shown: of a longer text both ends.
 const (
-	maxText    = 256 << 10 // of one text
-	maxTurns   = 4 << 20   // of all texts of a trajectory
-	maxScreens = 8 << 20   // of what a terminal was sent
-	maxFile    = 512 << 20 // of a file that is read whole
+	maxText     = 256 << 10 // of one text
+	maxTurns    = 4 << 20   // of all texts of a trajectory
+	maxCalls    = 500       // of one turn
+	maxNotes    = 50        // of one turn
+	maxCallText = 1 << 20   // of a turn's calls
+	maxScreens  = 8 << 20   // of what a terminal was sent
+	maxWork     = 64 << 20  // to draw that, in letters' (trajectory.Plain): about 6 s
+	maxMark     = 200       // of a mark's name
+	maxFile     = 512 << 20 // of a file that is read whole
+	maxSeconds  = 9e9       // of a time: what a time.Duration has room for
 )
 
 // detail is one trial, with all that is shown of it.
