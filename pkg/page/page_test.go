@@ -170,6 +170,22 @@ func TestDetails_Steps(t *testing.T) {
 	}
 }
 
+// Of a file that any command can write nobody is told that another made it.
+func TestDetails_Agents(t *testing.T) {
+	trial := run(2).Trials[1]
+	played(t, &trial, t.TempDir(), 2, "")
+	if err := os.WriteFile(filepath.Join(trial.Dir, "agent", "oracle.txt"), []byte("forged"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for agent, want := range map[string]string{"terminus": "3 true", "replay": "3 true", "another": "3 true", "oracle": "0 false forged", "nop": "0 false"} {
+		trial.AgentInfo.Name = agent
+		p := details(trial).Parts[0]
+		if got := strings.TrimSpace(fmt.Sprintf("%d %t %s", len(p.Turns), p.Replay != nil, p.Script)); got != want || p.Verifier == "" {
+			t.Errorf("%s: %s, want %s", agent, got, want)
+		}
+	}
+}
+
 // Of what is long both ends are shown.
 func TestText_Long(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
