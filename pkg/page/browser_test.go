@@ -1,6 +1,7 @@
 package page
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -214,6 +215,21 @@ func TestBrowser_Hostile(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(in.Trials[1].Dir, "verifier", "test-stdout.txt"), []byte(line), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	marks := "e" + strings.Repeat("\u0301", 2_000_000)
+	endless := `{"version": 2, "width": 160, "height": 40}` + "\n"
+	for _, s := range []string{"\x1b[2147483647S", "\x1b[2147483647T", "\x1b[2147483647L", "\x1b[2147483647M", "\x1b[2147483647P", "\x1b[2147483647@", "\x1b[2147483647X", "x\x1b[2147483647b", "\x1b[2147483647I", "\x1b[2147483647Z",
+		"\x1b[999999999;999999999H\x1b[2147483647r\x1b[2147483647E", marks, "\x1b]0;never ended, but for the next ESC", "\x1b[m\x1b[r\x1b[H\x1b[2Jthe end"} {
+		data, err := json.Marshal([]any{1, "o", s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		endless += string(data) + "\n"
+	}
+	for name, text := range map[string]string{"agent/recording.cast": endless, "verifier/test-stdout.txt": marks} {
+		if err := os.WriteFile(filepath.Join(in.Trials[2].Dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := Write(dir, []report.Input{in, hostile(t)}); err != nil {
 		t.Fatal(err)
 	}
@@ -246,6 +262,11 @@ func TestBrowser_Hostile(t *testing.T) {
 		p.Eval("location.hash = 't="+n+"'", nil)
 		p.Until("document.documentElement.dataset.shown === '" + n + "'")
 		harmless("trial " + n)
+	}
+	p.Until("document.querySelector('.xterm-rows').innerText.replace(/\\u00a0/g, ' ').includes('the end')") // what would keep the player busy for ever does not
+	var many bool
+	if p.Eval(`/\p{M}{9}/u.test(document.getElementById("one").textContent)`, &many); many {
+		t.Error("a letter has marks for minutes")
 	}
 	p.Eval("location.hash = 't=1'", nil)
 	p.Until("document.documentElement.dataset.shown === '1'")

@@ -170,6 +170,22 @@ func TestDetails_Steps(t *testing.T) {
 	}
 }
 
+// Of a file that any command can write nobody is told that another made it.
+func TestDetails_Agents(t *testing.T) {
+	trial := run(2).Trials[1]
+	played(t, &trial, t.TempDir(), 2, "")
+	if err := os.WriteFile(filepath.Join(trial.Dir, "agent", "oracle.txt"), []byte("forged"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for agent, want := range map[string]string{"terminus": "3 true", "replay": "3 true", "another": "3 true", "oracle": "0 false forged", "nop": "0 false"} {
+		trial.AgentInfo.Name = agent
+		p := details(trial).Parts[0]
+		if got := strings.TrimSpace(fmt.Sprintf("%d %t %s", len(p.Turns), p.Replay != nil, p.Script)); got != want || p.Verifier == "" {
+			t.Errorf("%s: %s, want %s", agent, got, want)
+		}
+	}
+}
+
 // Of what is long both ends are shown.
 func TestText_Long(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
@@ -199,6 +215,17 @@ func TestFit(t *testing.T) {
 	}
 	if got := fit(turns[:30]); len(got) != 30 {
 		t.Errorf("%d of 30", len(got))
+	}
+	if got := fit(make([]turn, 1_000_000)); len(got) > maxTurns/200 {
+		t.Errorf("%d turns without a word", len(got))
+	}
+	x, k := turn{Calls: make([]action, 100_000), Notes: make([]string, 100_000), Fence: make([]string, 100_000)}, strings.Repeat("x", maxText)
+	if x.few(); len(x.Calls) != maxCalls || len(x.Notes) != maxNotes+1 || x.Notes[maxNotes] != "99500 more calls of it are not in this report" || len(x.Fence) != maxNotes {
+		t.Errorf("%d calls, %q, %d words", len(x.Calls), x.Notes[len(x.Notes)-1], len(x.Fence))
+	}
+	x = turn{Calls: []action{{Keys: &k}, {Keys: &k}, {Keys: &k}, {Keys: &k}, {Args: "one"}, {Args: "two"}}}
+	if x.few(); len(x.Calls) != 4 {
+		t.Errorf("%d calls of %d bytes", len(x.Calls), maxText)
 	}
 }
 
@@ -306,19 +333,52 @@ not json
 	}
 }
 
+// Of a recording that others wrote a player gets what one of ours would have,
+// and no more than it can draw in a while.
+func TestRecording_Others(t *testing.T) {
+	head := `{"version": 2, "width": 160, "height": 40}` + "\n"
+	line := func(kind, text string) string {
+		data, err := json.Marshal([]any{1, kind, text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data) + "\n"
+	}
+	c := recording(write1(t, head+line("o", "a\x1b[2147483647S\x1b]0;t\ab\x1b[99")+line("o", "9T\x1b[6n")+line("r", "999x999")+line("r", "ax1")+line("o", "\x1b[99999L")+line("m", strings.Repeat("m", 1000))))
+	got, err := json.Marshal(c)
+	if err != nil || !strings.HasPrefix(string(got), `{"w":160,"h":40,"start":0,"events":[[1,"o","a\u001b[40Sb"],[1,"o","\u001b[40T"],[1,"r","500x200"],[1,"o","\u001b[200L"],[1,"m","mmm`) || len(got) > 500 {
+		t.Errorf("%v %s", err, got)
+	}
+	for what, text := range map[string]string{
+		"events":      strings.Repeat(line("o", "x"), 300_000),
+		"sizes":       strings.Repeat(line("r", "500x200"), 1000),
+		"scrolling":   strings.Repeat(line("o", strings.Repeat("\x1b[40S", 100)), 1000),
+		"inserting":   strings.Repeat(line("o", "\x1b[4h"+strings.Repeat("x", 1000)), 1000),
+		"two screens": strings.Repeat(line("o", strings.Repeat("\x1b[?47h\x1b[?47l", 100)), 1000),
+	} {
+		if c := recording(write1(t, head+text)); !c.Cut || len(c.Events) < 10 {
+			t.Errorf("too many %s: cut: %t after %d", what, c.Cut, len(c.Events))
+		}
+	}
+	// A long one that scrolls by is whole.
+	if c := recording(write1(t, head+strings.Repeat(line("o", strings.Repeat("1234567\r\n", 1000)), 600))); c.Cut {
+		t.Errorf("5 MB of lines are cut after %d", len(c.Events))
+	}
+}
+
 // A recording of ours is read, and says to the millisecond when something was
 // printed, whenever in a second it began.
 func TestRecording_Ours(t *testing.T) {
 	var b bytes.Buffer
 	now := begin.Add(700 * time.Millisecond)
-	c, err := trajectory.NewCast(&b, 160, 40, evil, 10, func() time.Time { now = now.Add(time.Second); return now })
+	c, err := trajectory.NewCast(&b, 160, 40, evil, 5000, func() time.Time { now = now.Add(time.Second); return now })
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(c.Marker("turn 1"), c.Input("ls\n"), c.Close()); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []string{"one\xff\r\n", "\x1b[31mtwo", "not recorded"} {
+	for _, s := range []string{"one\xff\r\n", "\x1b[31mtwo", strings.Repeat("not recorded", 500)} {
 		if _, err := c.Write([]byte(s)); err != nil {
 			t.Fatal(err)
 		}
@@ -337,6 +397,8 @@ func TestRecording_Ours(t *testing.T) {
 // Whatever is in these files, what comes of them can be written.
 func FuzzFiles(f *testing.F) {
 	f.Add(`{"steps":[{"message":["x"],"tool_calls":[{"arguments":1}]}]}`)
+	f.Add("{\"version\":2,\"timestamp\":1e308}\n[1e308,\"o\",\"x\"]\n[1e308,\"r\",\"999x999\"]\n")
+	f.Add(`{"schema":"rollout.turn/v1","model_sec":1e308,"terminal_sec":1e308}` + "\n")
 	f.Add("{\"version\":2,\"width\":-1}\n[1e308,\"o\",\"\xff\"]\n[-1,\"r\",\"0x0\"]\n")
 	f.Fuzz(func(t *testing.T, data string) {
 		path := write1(t, data)

@@ -13,10 +13,16 @@ import (
 
 // Of what a trial left, so much is shown: of a longer text both ends.
 const (
-	maxText    = 256 << 10 // of one text
-	maxTurns   = 4 << 20   // of all texts of a trajectory
-	maxScreens = 8 << 20   // of what a terminal was sent
-	maxFile    = 512 << 20 // of a file that is read whole
+	maxText     = 256 << 10 // of one text
+	maxTurns    = 4 << 20   // of all texts of a trajectory
+	maxCalls    = 500       // of one turn
+	maxNotes    = 50        // of one turn
+	maxCallText = 1 << 20   // of a turn's calls
+	maxScreens  = 8 << 20   // of what a terminal was sent
+	maxWork     = 64 << 20  // to draw that, in letters' (trajectory.Plain): about 6 s
+	maxMark     = 200       // of a mark's name
+	maxFile     = 512 << 20 // of a file that is read whole
+	maxSeconds  = 9e9       // of a time: what a time.Duration has room for
 )
 
 // detail is one trial, with all that is shown of it.
@@ -46,7 +52,7 @@ type part struct {
 	Cut      int      `json:"cut"` // turns that are not shown
 	Replay   *cast    `json:"replay"`
 	Verifier string   `json:"verifier"`
-	Script   string   `json:"script"` // what a scripted agent printed
+	Script   string   `json:"script"` // what the task's solution printed
 	Note     string   `json:"note"`   // what could not be read
 }
 
@@ -79,13 +85,13 @@ func details(t report.Trial) detail {
 		return d
 	}
 	if len(t.StepResults) == 0 {
-		d.Parts = append(d.Parts, partOf("", t.Dir))
+		d.Parts = append(d.Parts, partOf("", t.Dir, t.AgentInfo.Name))
 	}
 	known := map[string]bool{}
 	for _, s := range t.StepResults {
 		if dir := t.StepDir(s.StepName); dir != "" && !known[dir] {
 			known[dir] = true
-			p := partOf(s.StepName, dir)
+			p := partOf(s.StepName, dir, t.AgentInfo.Name)
 			p.Facts = facts[s.StepName]
 			d.Parts = append(d.Parts, p)
 		}
@@ -93,13 +99,22 @@ func details(t report.Trial) detail {
 	return d
 }
 
-func partOf(name, dir string) part {
-	p := part{Name: name, Verifier: text(filepath.Join(dir, "verifier", "test-stdout.txt")), Script: text(filepath.Join(dir, "agent", "oracle.txt"))}
-	var err error
-	if p.Turns, p.Cut, err = turnsOf(filepath.Join(dir, "agent")); err != nil {
-		p.Note = err.Error()
+// partOf reads what verifier and agent left. Commands in the container can put
+// any file into an agent's folder, which is not one of ours already: of each
+// agent only that is shown of which nobody else is the author.
+func partOf(name, dir, agent string) part {
+	p := part{Name: name, Turns: []turn{}, Verifier: text(filepath.Join(dir, "verifier", "test-stdout.txt"))}
+	switch dir = filepath.Join(dir, "agent"); agent {
+	case "nop":
+	case "oracle":
+		p.Script = text(filepath.Join(dir, "oracle.txt"))
+	default:
+		var err error
+		if p.Turns, p.Cut, err = turnsOf(dir); err != nil {
+			p.Note = err.Error()
+		}
+		p.Replay = recording(filepath.Join(dir, "recording.cast"))
 	}
-	p.Replay = recording(filepath.Join(dir, "agent", "recording.cast"))
 	return p
 }
 

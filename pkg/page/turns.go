@@ -100,6 +100,9 @@ func turnsOf(dir string) ([]turn, int, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
+	for i := range turns {
+		turns[i].few()
+	}
 	kept := fit(turns)
 	return kept, len(turns) - len(kept), err
 }
@@ -122,7 +125,7 @@ func fromLog(path string) ([]turn, error) {
 			turns = append(turns, turn{Source: "user", At: at, End: at, Message: short(x.Prompt, maxText), Calls: []action{}})
 		}
 		t := turn{Source: "agent", N: x.Turn, At: at, Thoughts: short(x.Reasoning, maxText), Calls: []action{}, Seen: short(x.Output, maxText),
-			Input: x.PromptTokens, Output: x.CompletionTokens, End: at + 1000*(x.ModelSec+x.TerminalSec), Fence: x.Fence}
+			Input: x.PromptTokens, Output: x.CompletionTokens, End: at + 1000*seconds(x.ModelSec+x.TerminalSec), Fence: x.Fence}
 		t.Message = strings.TrimSpace(x.Analysis + "\n\n" + x.Plan)
 		if x.Kind != trajectory.Act {
 			t.Source, t.N = "the conversation was too long: "+x.Kind, 0
@@ -198,27 +201,48 @@ func fromATIF(path string) ([]turn, error) {
 // was recorded before it began, by less than one may be.
 func milliseconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1000 }
 
+// few leaves out calls and notes of a turn that has more than anybody reads.
+func (t *turn) few() {
+	t.Notes = t.Notes[:min(len(t.Notes), maxNotes)]
+	all := 0
+	for i, c := range t.Calls {
+		if all += c.size(); i == maxCalls || all > maxCallText {
+			t.Notes = append(t.Notes, fmt.Sprintf("%d more calls of it are not in this report", len(t.Calls)-i))
+			t.Calls = t.Calls[:i]
+			break
+		}
+	}
+	t.Fence = t.Fence[:min(len(t.Fence), maxNotes)]
+}
+
+// size is about what a turn takes on a page, in characters.
+func (t turn) size() int {
+	n := 256 + len(t.Message) + len(t.Thoughts) + len(t.Seen)
+	for _, c := range t.Calls {
+		n += 64 + c.size()
+	}
+	return n
+}
+
+func (a action) size() int {
+	n := len(a.Args)
+	if a.Keys != nil {
+		n += len(*a.Keys)
+	}
+	return n
+}
+
 // fit leaves out turns of the middle until the rest can be shown.
 func fit(turns []turn) []turn {
-	size := func(t turn) (n int) {
-		n = len(t.Message) + len(t.Thoughts) + len(t.Seen)
-		for _, c := range t.Calls {
-			n += len(c.Args)
-			if c.Keys != nil {
-				n += len(*c.Keys)
-			}
-		}
-		return n
-	}
 	all := 0
 	from, to := 0, len(turns)
 	for from < to && all <= maxTurns {
 		if from <= len(turns)-to {
-			all += size(turns[from])
+			all += turns[from].size()
 			from++
 		} else {
 			to--
-			all += size(turns[to])
+			all += turns[to].size()
 		}
 	}
 	return append(append([]turn{}, turns[:from]...), turns[to:]...)

@@ -99,7 +99,7 @@ func Stream(r io.Reader) (Input, error) {
 	return in, nil
 }
 
-// printed takes the ends of what the verifier and a scripted agent printed: of
+// printed takes the ends of what the verifier and a solution printed: of
 // the step that went wrong, where there are several.
 func (t *Trial) printed() {
 	if t.Dir == "" {
@@ -115,7 +115,11 @@ func (t *Trial) printed() {
 		}
 	}
 	t.Verifier = end(filepath.Join(where, "verifier", "test-stdout.txt"), tail)
-	t.Script = end(filepath.Join(where, "agent", "oracle.txt"), tail)
+	// Any agent's commands can write a file of that name. What a task's own
+	// solution printed is in an oracle's.
+	if t.AgentInfo.Name == oracle {
+		t.Script = end(filepath.Join(where, "agent", "oracle.txt"), tail)
+	}
 }
 
 // StepDir is the folder of a step's files; "" for a name that leads elsewhere.

@@ -153,7 +153,7 @@ type Spread struct {
 }
 
 // Trial is a record, and what else is known of it: the ends of what its
-// verifier and its scripted agent printed, "" where nobody can tell.
+// verifier and, of an oracle's, the task's solution printed, "" where nobody can tell.
 type Trial struct {
 	result.Trial
 	Dir      string // "" where only the record was read

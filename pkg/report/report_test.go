@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"math"
@@ -399,6 +400,23 @@ func TestLikely(t *testing.T) {
 	} {
 		if got := likely(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// A model's commands can write oracle.txt; that is no solution's output, and no
+// cause is guessed by it.
+func TestShow_Forged(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "agent"), 0o755), os.WriteFile(filepath.Join(dir, "agent", "oracle.txt"), []byte("mkdir: cannot create directory '/output': Permission denied\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for agent, want := range map[string]bool{"oracle": true, "terminus": false, "nop": false} {
+		x := known(trial("d", "t", agent, "0").Trial, dir)
+		var out bytes.Buffer
+		Text(&out, Show(x, 5), 80)
+		if got := strings.Contains(out.String(), "The solution's last lines") && strings.Contains(out.String(), "/output"); got != want || strings.Contains(out.String(), "ermission denied") != want {
+			t.Errorf("%s:\n%s", agent, &out)
 		}
 	}
 }

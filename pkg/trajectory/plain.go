@@ -118,7 +118,10 @@ func (p *Plain) pass(r rune) {
 func (p *Plain) shown(r rune) bool {
 	switch {
 	case r < ' ':
-		p.Work += 1 + p.Width/4
+		p.Work++
+		if r >= '\n' && r <= '\f' { // a line
+			p.Work += p.Width / 4
+		}
 		p.marks = 0
 		return strings.ContainsRune("\b\t\n\v\f\r\x0e\x0f", r)
 	case r >= 0x7f && r < 0xa0: // some terminals take these as the beginnings of sequences

@@ -85,7 +85,11 @@ class Replay {
       this.next = 0;
     }
     let text = "";
-    const flush = () => { if (text) this.term.write(text); text = ""; };
+    // In pieces: between two of them the browser answers to whoever looks on.
+    const flush = () => {
+      for (let i = 0; i < text.length; i += 4096) this.term.write(text.slice(i, i + 4096));
+      text = "";
+    };
     for (; this.next < this.times.length && this.times[this.next] <= to; this.next++) {
       const [, kind, data] = this.cast.events[this.next];
       if (kind === "o") text += data;
@@ -103,8 +107,8 @@ class Replay {
     this.buttons.forEach((b, i) => b.classList.toggle("now", i === now));
   }
 
-  // follow seeks to where the scrubber is: to the last place that it has come to
-  // since the terminal began to draw an earlier one.
+  // follow seeks to a place, such as where the scrubber is: to the last one that
+  // was asked for since the terminal began to draw an earlier one.
   follow(to) {
     this.pause();
     this.wanted = to;
@@ -119,8 +123,9 @@ class Replay {
 
   // go is seek to a time in the recording.
   go(at) {
-    this.pause();
-    this.seek(this.moment(at));
+    const to = this.moment(at);
+    this.follow(to);
+    this.scrub.value = to / this.length * 1000;
   }
 
   shorten(yes) {
