@@ -262,6 +262,19 @@ func isFile(name string) bool {
 	return err == nil && st.Mode().IsRegular()
 }
 
+// readFile reads a file that a flag names. No signal would end the open of a
+// FIFO, nor memory the reading of a device.
+func readFile(name string) ([]byte, error) {
+	st, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !st.Mode().IsRegular() || st.Size() > 1<<20:
+		return nil, fmt.Errorf("%s is not a regular file of at most 1 MiB", name)
+	}
+	return os.ReadFile(name)
+}
+
 // globbed is a name that filepath.Glob takes as it is.
 func globbed(name string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(name)

@@ -2,11 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	urfave "github.com/urfave/cli/v2"
@@ -114,7 +116,7 @@ func TestFinder_Separate(t *testing.T) {
 // with runs f as a command with these arguments.
 func with(t *testing.T, f func(c *urfave.Context) error, args ...string) {
 	t.Helper()
-	app := &urfave.App{Name: "rollout", DisableSliceFlagSeparator: true, Flags: slices.Concat(runFlags(), fenceFlags()), Action: f}
+	app := &urfave.App{Name: "rollout", DisableSliceFlagSeparator: true, Flags: slices.Concat(selectFlags(), runFlags(), modelFlags(), fenceFlags()), Action: f}
 	if err := app.Run(append([]string{"rollout"}, args...)); err != nil {
 		t.Fatal(err)
 	}
@@ -172,5 +174,30 @@ func TestSize(t *testing.T) {
 			}
 			return nil
 		}, "--memory", text)
+	}
+}
+
+// What a flag names is read if it is a file, and not waited for: no signal ends
+// an open of a FIFO.
+func TestFilesOfFlagsAreFiles(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"fifo", "grader.env", harbor.IndexFile} {
+		if err := syscall.Mkfifo(filepath.Join(dir, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, flag := range []string{"policy", "image", "grader", "sif-cache", "api-key-file"} {
+		for _, value := range []string{filepath.Join(dir, "fifo"), "/dev/zero", dir} {
+			with(t, func(c *urfave.Context) error {
+				_, policy := opens(c)
+				_, images := newFinder(c)
+				_, key := key(c)
+				err := errors.Join(policy, images, key, bundles(c, &trial.Options{Env: map[string]string{}, VerifierEnv: map[string]string{}}))
+				if err == nil {
+					t.Errorf("--%s %s: %v", flag, value, err)
+				}
+				return nil
+			}, "--"+flag, value)
+		}
 	}
 }

@@ -163,7 +163,7 @@ func opens(c *urfave.Context) (all []box.Open, err error) {
 	if name == "" {
 		return all, nil
 	}
-	data, err := os.ReadFile(name)
+	data, err := readFile(name)
 	if err != nil {
 		return nil, cli.Usagef("", "--policy: %w", err)
 	}
@@ -247,7 +247,7 @@ func bundles(c *urfave.Context, o *trial.Options) error {
 	if err != nil {
 		return err
 	}
-	data, err := os.ReadFile(filepath.Join(dir, "grader.env"))
+	data, err := readFile(filepath.Join(dir, "grader.env"))
 	if err != nil {
 		return cli.Usagef("sifbuild wheelhouse --grader makes it", "--grader: %w", err)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -126,10 +125,8 @@ func recorded(dir string) bool {
 // of what its model was told the time.
 func asThen(c *urfave.Context, config string, then result.Trial) error {
 	var job result.JobConfig
-	if data, err := os.ReadFile(config); err == nil {
-		if err := json.Unmarshal(data, &job); err != nil {
-			return cli.Usagef("", "the settings of the trial's run, %s: %w", config, err)
-		}
+	if err := result.ReadJob(config, &job); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return cli.Usagef("", "the settings of the trial's run: %w", err)
 	}
 	settings := append(job.Settings, result.Setting{Name: "--image", Value: then.Image})
 	said := map[string]bool{}

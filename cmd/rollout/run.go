@@ -353,7 +353,12 @@ func (j *setup) run(out, agent string, items []item) (outcome, error) {
 		if errors.As(err, &other) {
 			return all, cli.Usagef("the same flags as then, or another --out", "%w", err)
 		}
-		return all, &cli.Error{Code: cli.Unknown, Err: err}
+		hint, _ := result.Unwritable(err)
+		var full *runner.Full
+		if errors.As(err, &full) {
+			hint = full.Hint
+		}
+		return all, &cli.Error{Code: cli.Unknown, Err: err, Hint: hint}
 	}
 	return all, nil
 }

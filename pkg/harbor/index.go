@@ -15,6 +15,7 @@ import (
 
 	"fence/pkg/internal/atomicfile"
 	"fence/pkg/internal/lockfile"
+	"fence/pkg/internal/readfile"
 )
 
 // Link makes the name file in the cache lead to an image in it, in place of
@@ -106,7 +107,7 @@ func (e Entry) compare(f Entry) int {
 // ReadIndex reads a cache's index; it is empty if there is none.
 func ReadIndex(cache string) (Index, error) {
 	x := Index{Schema: IndexSchema, Images: []Entry{}}
-	data, err := os.ReadFile(filepath.Join(cache, IndexFile))
+	data, err := readfile.Regular(filepath.Join(cache, IndexFile), 256<<20)
 	if errors.Is(err, fs.ErrNotExist) {
 		return x, nil
 	}

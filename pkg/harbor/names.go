@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 
+	"fence/pkg/internal/readfile"
 	"fence/pkg/task"
 )
 
@@ -118,7 +119,7 @@ func length(h hash.Hash, n int64) {
 }
 
 func add(h hash.Hash, name string) error {
-	f, err := os.Open(name)
+	f, err := readfile.Open(name)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"fence/pkg/internal/atomicfile"
 	"fence/pkg/internal/readfile"
 )
@@ -29,6 +31,18 @@ func WriteJSON(path string, v any) error {
 		enc.SetIndent("", "    ")
 		return enc.Encode(v)
 	})
+}
+
+// OutFull is the class of a fault of the job folder's disk.
+const OutFull = "out_full"
+
+// Unwritable says of an error that the disk it is about has no room, the user
+// no more of it, or nobody may write there; and what can be done.
+func Unwritable(err error) (hint string, is bool) {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) {
+		return "make room for the results (the disk, the quota); the same command then goes on", true
+	}
+	return "", false
 }
 
 // Normal is t with what is always so: the schema, UTC, no list of ours null.

@@ -292,16 +292,14 @@ func (f *folder) config(i Item) result.Config {
 	}
 }
 
-// write makes a trial done.
+// write makes a trial done. The exception is in the result, too.
 func (f *folder) write(dir string, t result.Trial) error {
 	if e := t.ExceptionInfo; e != nil {
 		text := e.Traceback
 		if text == "" {
 			text = e.Type + ": " + e.Message + "\n"
 		}
-		if err := os.WriteFile(filepath.Join(dir, result.ExceptionFile), []byte(text), 0o644); err != nil {
-			return err
-		}
+		_ = os.WriteFile(filepath.Join(dir, result.ExceptionFile), []byte(text), 0o644)
 	}
 	return result.Write(dir, t)
 }

@@ -80,7 +80,7 @@ func patience(nth int) time.Duration {
 
 // lasting are classes of faults that are the same the next time: something has
 // to be done first.
-var lasting = []string{"apptainer_missing", "image_missing", "image_invalid", "gate_failed", "not_isolated", "solution_missing", "tainted",
+var lasting = []string{"apptainer_missing", "image_missing", "image_invalid", "gate_failed", "not_isolated", "solution_missing", "tainted", result.OutFull,
 	"model_auth", "model_refused"}
 
 // passes says whether what failed may pass by itself.

@@ -58,6 +58,11 @@ type Summary struct {
 // Done says that every trial has a result.
 func (s Summary) Done() bool { return s.Kept+s.Ended == s.Trials }
 
+// Full is a job folder in which a trial could not write what it had to.
+type Full struct{ Message, Hint string }
+
+func (e *Full) Error() string { return e.Message }
+
 // Event is something that happened to a trial.
 type Event struct {
 	Item  Item
@@ -80,7 +85,8 @@ const (
 
 // Run runs this run's share of trials. It returns when none is running: because
 // all are done, because ctx has ended (which is no error: the same again goes
-// on), or because the job folder cannot be used or written to.
+// on), or because the job folder cannot be used or written to: then no other is
+// begun, and those under way come to their ends.
 func Run(ctx context.Context, o Options) (Summary, error) {
 	o.defaults()
 	mine := Share(o.Items, o.Shard)
@@ -160,7 +166,7 @@ func (r *run) all(ctx context.Context, mine []Item) {
 			lock, who, err := r.folder.try(i)
 			switch {
 			case err != nil:
-				r.fail(err)
+				r.drain(err)
 			case lock == nil:
 				r.mu.Lock()
 				theirs, owner = append(theirs, i), who
@@ -171,6 +177,9 @@ func (r *run) all(ctx context.Context, mine []Item) {
 		})
 	}
 	wg.Wait()
+	if r.failed() != nil {
+		return
+	}
 	if len(theirs) > 0 && ctx.Err() == nil {
 		r.o.Say(fmt.Sprintf("waits for what others run in the same folder: %d trials, one by %s", len(theirs), owner))
 	}
@@ -179,7 +188,7 @@ func (r *run) all(ctx context.Context, mine []Item) {
 			lock, err := r.folder.wait(ctx, i)
 			if err != nil {
 				if ctx.Err() == nil {
-					r.fail(err)
+					r.drain(err)
 				}
 				return
 			}
@@ -201,6 +210,10 @@ func (r *run) take(ctx context.Context) error {
 	}
 	select {
 	case r.slots <- struct{}{}:
+		if err := r.failed(); err != nil { // while it was waited for
+			r.give()
+			return err
+		}
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -209,14 +222,24 @@ func (r *run) take(ctx context.Context) error {
 
 func (r *run) give() { <-r.slots }
 
-// fail ends the run: what it has to write cannot be written.
-func (r *run) fail(err error) {
+// drain ends the run with the trials that are under way: what it has to write
+// cannot be written.
+func (r *run) drain(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.err == nil {
-		r.err = err
-		r.cancel(err)
-	}
+	r.err = cmp.Or(r.err, err)
+}
+
+// fail ends the run now.
+func (r *run) fail(err error) {
+	r.drain(err)
+	r.cancel(err)
+}
+
+func (r *run) failed() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
 }
 
 // kept tells of the trials that are done, and returns the others.
@@ -302,7 +325,7 @@ func (r *run) locked(ctx context.Context, i Item, lock *lockfile.Lock) {
 	for nth := 1; ; nth++ {
 		t, err := r.try(ctx, i, lock)
 		if err != nil {
-			r.fail(err)
+			r.drain(err)
 			return
 		}
 		if t == nil {
@@ -352,7 +375,12 @@ func (r *run) try(ctx context.Context, i Item, lock *lockfile.Lock) (*result.Tri
 	}
 	t = r.folder.fill(i, dir, began, t)
 	if err := r.folder.write(dir, t); err != nil {
+		r.drain(err)
+		r.o.Say(fmt.Sprintf("%s: %s; that cannot be written, so the trial is not done", i.Name, said(t)))
 		return nil, err
+	}
+	if t.Fault != nil && t.Fault.Class == result.OutFull { // the others' would end so, too
+		r.drain(&Full{i.Name + ": " + t.Fault.Message, t.Fault.Hint})
 	}
 	return &t, nil
 }

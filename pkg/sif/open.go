@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"syscall"
 
 	"github.com/apptainer/sif/v2/pkg/sif"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -41,7 +42,7 @@ type Image struct {
 // squashfs, for whatever architecture. Errors are one sentence that begins
 // with the path and says what can be done.
 func Open(name string) (*Image, error) {
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, syscall.O_NONBLOCK, 0) // a FIFO is not waited for
 	if err != nil {
 		return nil, fmt.Errorf("opening the image: %w", err)
 	}

@@ -3,9 +3,9 @@ package terminus
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 
+	"fence/pkg/internal/readfile"
 	"fence/pkg/model"
 	"fence/pkg/result"
 	"fence/pkg/trajectory"
@@ -49,7 +49,7 @@ func Play(ctx context.Context, m Model, t Terminal, o Options, dir, session, mod
 
 // ReadTurns reads a TurnsFile.
 func ReadTurns(path string) ([]trajectory.Turn, error) {
-	f, err := os.Open(path)
+	f, err := readfile.Open(path)
 	if err != nil {
 		return nil, err
 	}

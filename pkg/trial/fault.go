@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
 
 	"fence/pkg/box"
 	"fence/pkg/result"
@@ -33,9 +36,12 @@ func (r *run) because(ctx context.Context, b Box, phase, class, cause string, er
 	case errors.As(err, &f):
 		return f
 	}
+	hint, full := r.outFull(err)
 	switch {
 	case ctx.Err() != nil:
 		return Faultf("stopped", "stopped", "infra", "the same command again runs it", "%s: %v", phase, context.Cause(ctx))
+	case full:
+		return Faultf(phase, result.OutFull, "infra", hint, "%v", err)
 	case errors.As(err, &be):
 		f = &Fault{result.Fault{Phase: phase, Class: be.Class, Cause: be.Cause, Message: be.Message, Hint: be.Hint}}
 		if be.Class == "not_isolated" || be.Class == "gate_failed" {
@@ -58,6 +64,16 @@ func (r *run) because(ctx context.Context, b Box, phase, class, cause string, er
 		f.Cause = "unknown"
 	}
 	return f
+}
+
+// outFull says that the trial's folder cannot be written to. In an os.Root, the
+// paths of errors are relative.
+func (r *run) outFull(err error) (hint string, is bool) {
+	var at *fs.PathError
+	if !errors.As(err, &at) || filepath.IsAbs(at.Path) && !strings.HasPrefix(at.Path, r.Dir+"/") {
+		return "", false
+	}
+	return result.Unwritable(at)
 }
 
 // blame is whose doing it is that a limit was passed: a model's, since it began

@@ -94,7 +94,7 @@ func (r *run) part(ctx context.Context, p part, dir string) (end ended) {
 	end.StepName = p.name
 	for _, name := range []string{"agent", "verifier", "artifacts"} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
-			end.err = Faultf("start", "internal", "infra", "", "the trial's folder: %v", err)
+			end.err = r.because(ctx, nil, "start", "internal", "infra", fmt.Errorf("the trial's folder: %w", err))
 			return end
 		}
 	}

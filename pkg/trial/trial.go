@@ -116,7 +116,7 @@ func Run(ctx context.Context, o Options) result.Trial {
 	log, err := os.OpenFile(filepath.Join(o.Dir, "trial.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	switch {
 	case err != nil:
-		err = Faultf("start", "internal", "infra", "", "the trial's log: %v", err)
+		err = t.because(ctx, nil, "start", "internal", "infra", fmt.Errorf("the trial's log: %w", err))
 	case o.Broken != nil:
 		defer log.Close()
 		t.log, err = log, &Fault{*o.Broken}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"fence/pkg/box"
 	"fence/pkg/result"
@@ -122,6 +125,17 @@ func TestRun_Faults(t *testing.T) {
 		"a model's fault": {func(b *bench) {
 			b.Agent = model{func(Env) error { return Faultf("agent", "model_gone", "infra", "", "x") }}
 		}, "reward none, agent model_gone infra, error"},
+		"no room for a record": {func(b *bench) {
+			b.Agent = model{func(e Env) error {
+				return fmt.Errorf("turn 1: %w", &fs.PathError{Op: "write", Path: filepath.Join(e.Dir, "turns.jsonl"), Err: unix.EDQUOT})
+			}}
+		}, "reward none, agent out_full infra, error"},
+		"no room elsewhere": {func(b *bench) {
+			b.Agent = model{func(e Env) error { return &fs.PathError{Op: "write", Path: "/elsewhere", Err: unix.ENOSPC} }}
+		}, "reward none, agent agent_error unknown, error"},
+		"no room for rewards": {func(b *bench) {
+			b.get = failing("verifier", "/logs/verifier", &fs.PathError{Op: "write", Path: "reward.txt", Err: unix.ENOSPC})
+		}, "reward none, verify out_full infra, done"},
 		"tests not uploaded": {func(b *bench) { b.put = failing("verifier", "/", lost) }, "reward none, verify upload_failed infra, done"},
 		"verifier over time": {func(b *bench) { b.run = onTests(session.Exit{Code: 124, TimedOut: true}, nil) }, "reward none, verify verifier_timeout task, done"},
 		"verifier killed":    {func(b *bench) { b.run = onTests(session.Exit{Code: 137, Signal: 9}, nil) }, "reward none, verify reward_missing unknown, done"},

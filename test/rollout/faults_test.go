@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fence/test/bed"
+	ms "fence/test/modelserver"
 )
 
 // asleep waits for the solution that has begun to sleep.
@@ -107,23 +108,26 @@ func (p *place) came(r ran, key, want string) {
 	}
 }
 
-// smallScratch makes the scratch folder a small disk.
-func (p *place) smallScratch(options string) {
+// smallDisk makes a folder a small disk.
+func (p *place) smallDisk(name, options string) string {
 	p.t.Helper()
 	if os.Geteuid() != 0 {
 		bed.Missing(p.t, "root: only root can mount a small disk")
 	}
+	p.mkdir(name)
+	at := p.path(name)
 	uid, gid, _ := bed.User(p.t)
-	if err := unix.Mount("test-rollout", p.path("scratch"), "tmpfs", 0, fmt.Sprintf("%s,mode=755,uid=%d,gid=%d", options, uid, gid)); err != nil {
+	if err := unix.Mount("test-rollout", at, "tmpfs", 0, fmt.Sprintf("%s,mode=755,uid=%d,gid=%d", options, uid, gid)); err != nil {
 		bed.Missing(p.t, "the right to mount a tmpfs (%v)", err)
 	}
-	p.t.Cleanup(func() { _ = unix.Unmount(p.path("scratch"), unix.MNT_DETACH) })
+	p.t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+	return at
 }
 
 // On a small disk each trial has its share, and the one that takes more is ended.
 func TestRun_DiskShare(t *testing.T) {
 	p := newPlace(t)
-	p.smallScratch("size=64m")
+	p.smallDisk("scratch", "size=64m")
 	p.task("small", "dd if=/dev/zero of=/big bs=1M count=10 && touch /it\n", rewards, "")
 	p.task("large", "dd if=/dev/zero of=/big bs=1M count=40 && touch /it; exec sleep 100000\n", rewards, "")
 	r := p.run(p.command(p.args("run", "--agent", "oracle", "-n", "2", "--retries", "0")...))
@@ -144,7 +148,7 @@ func TestRun_DiskFull(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
-			p.smallScratch(c.disk)
+			p.smallDisk("scratch", c.disk)
 			p.mkdir("wheels")
 			await := func(name string) string { return "until [ -e /.wheelhouse/" + name + " ]; do usleep 50000; done\n" }
 			p.task("fills", await("fill")+c.fill+"; touch /it\n", rewards, "")
@@ -173,6 +177,32 @@ func TestRun_DiskFull(t *testing.T) {
 				t.Errorf("the one that ran when the disk was full: try %d\n%s", n, r.stderr)
 			}
 		})
+	}
+}
+
+// What does not fit into the folder for results is missing room, and nobody's
+// fault: no other trial is begun, and with room the same command goes on.
+func TestRun_OutFull(t *testing.T) {
+	p := newPlace(t)
+	out := p.smallDisk("out", "size=512k")
+	for _, name := range []string{"a", "b"} {
+		p.task(name, "", rewards, "")
+	}
+	r := p.model(ms.Start(t, turn("seq 200000\n")).Base, "-n", "1", "--no-gate", "other tests have it")
+	for _, want := range []string{"fault, out_full (infra): ", "turns.jsonl: no space left on device; that cannot be written", "/result.json: no space", "hint: make room for the results"} {
+		if !strings.Contains(r.stderr, want) {
+			t.Errorf("it does not say %q", want)
+		}
+	}
+	if begun, _ := filepath.Glob(p.path("out/run/?__*")); r.code != 3 || len(r.records) != 0 || len(begun) != 1 {
+		t.Errorf("exit code %d, %d records, begun are %q\n%s", r.code, len(r.records), begun, r.stderr)
+	}
+	if err := unix.Mount("", out, "", unix.MS_REMOUNT, "size=64m"); err != nil {
+		t.Fatal(err)
+	}
+	r = p.model(ms.Start(t, turn("touch /it\n"), done, done, turn("touch /it\n"), done).Base, "-n", "1", "--no-gate", "other tests have it")
+	for _, name := range []string{"a", "b"} {
+		p.came(r, "terminus "+name, "1")
 	}
 }
 

@@ -1,13 +1,10 @@
 package rollout
 
 import (
-	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"fence/test/bed"
 )
@@ -80,16 +77,7 @@ func TestValidate_Symptoms(t *testing.T) {
 // fullHome is a home folder of the person's in which there is a file, and no room.
 func (p *place) fullHome() string {
 	p.t.Helper()
-	if os.Geteuid() != 0 {
-		bed.Missing(p.t, "root: only root can mount a small disk")
-	}
-	p.mkdir("home")
-	home, options := p.path("home"), "size=4k,mode=755"
-	uid, gid, _ := bed.User(p.t)
-	if err := unix.Mount("test-rollout", home, "tmpfs", 0, fmt.Sprintf("%s,uid=%d,gid=%d", options, uid, gid)); err != nil {
-		bed.Missing(p.t, "the right to mount a tmpfs (%v)", err)
-	}
-	p.t.Cleanup(func() { _ = unix.Unmount(home, unix.MNT_DETACH) })
+	home := p.smallDisk("home", "size=4k")
 	if err := os.WriteFile(p.path("home/full"), slices.Repeat([]byte("x"), 4096), 0o644); err != nil {
 		p.t.Fatal(err)
 	}

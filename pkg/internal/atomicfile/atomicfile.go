@@ -34,6 +34,9 @@ func Write(path string, fill func(io.Writer) error) (err error) {
 		}
 	}()
 	if err = fill(f); err != nil {
+		if pe := (*fs.PathError)(nil); errors.As(err, &pe) && pe.Path == tmp {
+			pe.Path = path
+		}
 		return err
 	}
 	if err = f.Sync(); err != nil {
