@@ -170,7 +170,7 @@ func newDesk(c *urfave.Context, j *setup) (desk, error) {
 	if err != nil {
 		return desk{}, cli.Usagef(hint, "the terminal of a model is kept by tmux, and there is none: %w", err)
 	}
-	if err := terminal.Find(at); err != nil {
+	if err := terminal.Find(c.Context, at); err != nil {
 		return desk{}, cli.Usagef(hint, "%w", err)
 	}
 	return desk{j.options.Box.Fence, at, j.scratch.Path}, nil
@@ -219,7 +219,7 @@ func (d desk) sit(ctx context.Context, e trial.Env, title string, work func(*ter
 	case errors.Is(err, terminus.ErrGone): // before the first turn
 		return result.AgentEnd{Stop: "session_lost"}, nil
 	case errors.As(err, &broken):
-		err = trial.Faultf("agent", "terminal_failed", "infra", broken.Hint, "%v", err)
+		err = trial.Faultf("agent", broken.Class, broken.Cause, broken.Hint, "%v", err)
 	}
 	return end, err
 }

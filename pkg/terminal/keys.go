@@ -17,6 +17,9 @@ const (
 var (
 	isKey    = regexp.MustCompile(`^(?:` + modifier + `*(?:` + special + `)|` + modifier + `+[!-~]|\^[!-~])$`)
 	withLine = regexp.MustCompile(`^` + modifier + `+(?:[!-~]|` + special + `)\n$`)
+
+	// No terminal has bytes for these, and tmux types nothing.
+	isNone = regexp.MustCompile("^(?:[Cc]-(?:Enter|Escape|Tab|BTab|BSpace|KP.+)|(?:[Cc]-|\\^)[!#'()+,.0134578:;<=>`9])$")
 )
 
 // asXterm are the keys that tmux types in a way that programs for xterm do not
@@ -40,6 +43,9 @@ func typed(keys string) (commands, notes []string) {
 	}
 	if as, ok := asXterm[keys]; ok {
 		return []string{fmt.Sprintf("if-shell -F -t %%0 '#{keypad_cursor_flag}' 'send-keys -t %%0 -H 1b 4f %02x' 'send-keys -t %%0 -H 1b 5b %02x'", as, as)}, notes
+	}
+	if isNone.MatchString(keys) {
+		return nil, append(notes, keys+" is no key that a terminal has: nothing was typed.")
 	}
 	if isKey.MatchString(keys) {
 		return []string{"send-keys -t %0 -- " + word(keys)}, notes

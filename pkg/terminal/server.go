@@ -80,8 +80,8 @@ type server struct {
 	pid   int // a pidfd of the server, or -1
 }
 
-func command(path string, args ...string) *exec.Cmd {
-	cmd := exec.Command(path, args...)
+func command(ctx context.Context, path string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8"}
 	if libs, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok { // of a tmux that a module brings
 		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+libs)
@@ -103,7 +103,7 @@ func startServer(ctx context.Context, fence, tmux, dir, screen, keys string) (*s
 	}
 	attached := make(chan struct{})
 	s := &server{
-		cmd: command(fence, append(args, "--", tmux, "-u", "-C", "-f", "tmux.conf", "-S", "socket",
+		cmd: command(context.WithoutCancel(ctx), fence, append(args, "--", tmux, "-u", "-C", "-f", "tmux.conf", "-S", "socket",
 			"new-session", "-x", strconv.Itoa(Columns), "-y", strconv.Itoa(Rows), "exec sh -c "+quoted(pane)+" "+quoted(screen)+" "+quoted(keys))...),
 		said: apptainer.Tail{Most: 4 << 10}, last: attached, done: make(chan struct{}), pid: -1,
 	}
@@ -194,7 +194,7 @@ func (s *server) ask(ctx context.Context, commands ...string) ([]string, error) 
 
 // why says how the client has ended.
 func (s *server) why() error {
-	return &Error{Message: "tmux, which keeps the terminal, has ended under its fence: " + apptainer.LastWords(s.said.String(), s.end), Hint: "fence check says what this node lacks"}
+	return failed("fence check says what this node lacks", "tmux, which keeps the terminal, has ended under its fence: %s", apptainer.LastWords(s.said.String(), s.end))
 }
 
 // attachment is what the client says when it has a session. On a busy node tmux

@@ -7,18 +7,20 @@
 package terminal
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"fence/pkg/apptainer"
 	"fence/pkg/box"
 	"fence/pkg/session"
 	"fence/pkg/terminus"
@@ -38,12 +40,21 @@ type Options struct {
 	Dir string
 	// Record is given all that the shell and its programs print, as they do; may
 	// be nil.
-	Record io.Writer
+	Record   io.Writer
+	Patience time.Duration // with a tmux that does not answer; 0 is half a minute
 }
 
-// Error is a failure of tmux, or of the fence that it runs under: of the node,
-// and of nothing that was done in the terminal.
-type Error struct{ Message, Hint string }
+// Error says why there is no terminal (any more), with a fault's class and cause:
+// terminal_failed of tmux, or of the fence that it runs under, which is the
+// node's; no_shell of an image.
+type Error struct{ Class, Cause, Message, Hint string }
+
+// patience is with a tmux that does not answer.
+const patience = 30 * time.Second
+
+func failed(hint, format string, a ...any) *Error {
+	return &Error{"terminal_failed", "infra", fmt.Sprintf(format, a...), hint}
+}
 
 func (e *Error) Error() string { return e.Message }
 
@@ -76,6 +87,9 @@ for sh in /bin/bash /usr/bin/bash /usr/local/bin/bash; do [ -x $sh ] && SHELL=$s
 // ctx is that of the start only: the shell, and what was started in it, live
 // until the box ends.
 func Start(ctx context.Context, o Options) (_ *Terminal, err error) {
+	wait := cmp.Or(o.Patience, patience)
+	ctx, cancel := context.WithTimeoutCause(ctx, wait, failed("does it work by hand? --tmux FILE names another", "%s, which keeps the terminal, has not answered for %s", o.Tmux, wait))
+	defer cancel()
 	t := &Terminal{dir: o.Dir, record: o.Record, begun: make(chan struct{}), detached: make(chan struct{}), ended: make(chan struct{})}
 	shellRuns := false
 	defer func() {
@@ -90,7 +104,7 @@ func Start(ctx context.Context, o Options) (_ *Terminal, err error) {
 		t.screen, err = fifo(filepath.Join(o.Dir, "screen"))
 	}
 	if err != nil {
-		return nil, &Error{"the terminal's named pipes: " + err.Error(), "--scratch DIR on a disk of this node"}
+		return nil, failed("--scratch DIR on a disk of this node", "the terminal's named pipes: %v", err)
 	}
 	if t.tmux, err = startServer(ctx, o.Fence, o.Tmux, o.Dir, t.screen.Name(), t.keys.Name()); err != nil {
 		return nil, err
@@ -189,7 +203,10 @@ func (t *Terminal) gone() error {
 	select {
 	case <-t.ended:
 		var lost *box.Error
+		var not *session.Error
 		switch {
+		case errors.As(t.err, &not) && (not.Code == session.CodeNotFound || not.Code == session.CodeCannot):
+			return &Error{"no_shell", "task", "there is no shell that a model could work in: " + not.Text, "the image needs a /bin/sh, or another --agent"}
 		case t.err == nil, errors.As(t.err, &lost) && lost.Class == "session_lost":
 			return terminus.ErrGone
 		}
@@ -285,12 +302,16 @@ func (t *Terminal) Close() error {
 }
 
 // Find looks for a tmux that can be used.
-func Find(path string) error {
-	out, err := command(path, "-V").CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%s -V: %w", path, err)
+func Find(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer for %s", patience))
+	defer cancel()
+	said := &apptainer.Tail{Most: 256}
+	cmd := command(ctx, path, "-V")
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = said, said, endTimeout
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s -V: %w", path, cmp.Or(context.Cause(ctx), err))
 	}
-	version := string(bytes.TrimSpace(out))
+	version := strings.TrimSpace(said.String())
 	if !recent(version) {
 		return fmt.Errorf("%s is %q, and 3.2 is the first that can be used", path, version)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -39,8 +40,13 @@ func TestTyped(t *testing.T) {
 		"C-c":                             {key("'C-c'"), ""},
 		"^c":                              {key("'^c'"), ""},
 		"M-C-x":                           {key("'M-C-x'"), ""},
-		"C-;":                             {key("'C-;'"), ""},
-		"C-'":                             {key(`"C-'"`), ""},
+		"C-;":                             {nil, "C-; is no key"},
+		"C-'":                             {nil, "C-' is no key"},
+		"^=":                              {nil, "^= is no key"},
+		"c-Enter":                         {nil, "c-Enter is no key"},
+		"C-KPEnter\n":                     {nil, "C-KPEnter is no key"},
+		"C-/":                             {key("'C-/'"), ""},
+		"M-'":                             {key(`"M-'"`), ""},
 		"Up":                              {key("'Up'"), ""},
 		"S-F5":                            {key("'S-F5'"), ""},
 		"C-c\n":                           {key("'C-c'"), "the key C-c"},
@@ -60,7 +66,7 @@ func TestTyped(t *testing.T) {
 		strings.Repeat("x", 999) + "y" + strings.Repeat("x", 3000) + strings.Repeat("x", 96): {nil, "A line of 4096 bytes"},
 	} {
 		commands, notes := typed(keys)
-		if want.commands != nil && !reflect.DeepEqual(commands, want.commands) || keys == "" && commands != nil {
+		if want.commands != nil && !reflect.DeepEqual(commands, want.commands) || (keys == "" || strings.Contains(want.note, "is no key")) && commands != nil {
 			t.Errorf("%.40q is typed as %.300q, want %.300q", keys, commands, want.commands)
 		}
 		if got := strings.Join(notes, ""); (got == "") != (want.note == "") || !strings.Contains(got, want.note) {
@@ -325,5 +331,33 @@ func TestClose_StandsStill(t *testing.T) {
 	}
 	if err := s.close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A tmux that begins, and says nothing or not what it should, is not waited for.
+func TestNoAnswer(t *testing.T) {
+	fake := filepath.Join(t.TempDir(), "tmux")
+	for does, want := range map[string]string{"exec sleep 1000": "no answer", "exec yes": "no answer", "exit 3": "exit status 3", "echo tmux 2.9": "3.2 is the first", "echo tmux 3.4": ""} {
+		if err := os.WriteFile(fake, []byte("#!/bin/sh\n"+does+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		wait := time.Hour
+		if strings.HasPrefix(want, "no") {
+			wait = time.Millisecond
+		}
+		ctx, cancel := context.WithTimeoutCause(t.Context(), wait, errors.New("no answer"))
+		err := Find(ctx, fake)
+		cancel()
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", does, err, want)
+		}
+		if want != "no answer" {
+			continue
+		}
+		_, err = Start(t.Context(), Options{Fence: fake, Tmux: "tmux", Dir: t.TempDir(), Patience: time.Millisecond})
+		var broken *Error
+		if !errors.As(err, &broken) || broken.Class != "terminal_failed" || !strings.Contains(err.Error(), "not answered for 1ms") {
+			t.Errorf("%s: started with %v", does, err)
+		}
 	}
 }

@@ -129,3 +129,19 @@ func TestASmallModelIsShownLess(t *testing.T) {
 		t.Errorf("shown %d bytes; %+v, %v", len(got), e.end, e.err)
 	}
 }
+
+// A reply may have any number of mistakes, and each may quote it: what the model
+// is told of them takes no room from what the terminal shows.
+func TestManyMistakesLeaveRoom(t *testing.T) {
+	for says, commands := range map[string]string{
+		"and 292 more\n\nNew terminal output:\n$ ": strings.Repeat(`{"keystrokes":"l","duration":1},`, 300) + `{"keystrokes":"ls\n","duration":1}`,
+		" ...\n\nNew terminal output:\n$ ":         fmt.Sprintf(`{"keystrokes":"ls\n","duration":1,%q:1}`, strings.Repeat("x", 20_000)),
+	} {
+		many := modelserver.Say(`{"analysis":"a","plan":"p","commands":[` + commands + `]}`)
+		e := &episode{srv: modelserver.Start(t, many, done)}
+		e.run(t, t.Context(), terminus.Options{}, model.Options{Limits: model.Limits{Context: 12_000}})
+		if got := e.last(1); !strings.Contains(got, says) || e.end.Summaries != 0 {
+			t.Errorf("%d hand-overs, shown %.3000q", e.end.Summaries, got)
+		}
+	}
+}

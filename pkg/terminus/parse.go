@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"regexp"
@@ -26,6 +27,10 @@ const MaxWait = 60 * time.Second
 
 const usualWait = time.Second
 
+// MaxReply is far more than a model says, in bytes: 250,000 tokens or so. It
+// bounds the time that a reply takes to be read, and to be typed.
+const MaxReply = 1 << 20
+
 // Parsed is a reply as the agent understands it. If Error is not "", nothing
 // of it is executed and there are no Commands.
 type Parsed struct {
@@ -43,7 +48,12 @@ type Parsed struct {
 //
 // The rules, and which mistakes are errors, are those of Terminus-2 2.0.0 as of
 // Harbor 0.26; docs/terminus.md lists the differences.
+//
+// A reply of more than MaxReply bytes is not read at all.
 func Parse(reply string) Parsed {
+	if len(reply) > MaxReply {
+		return Parsed{Error: fmt.Sprintf("the reply has %d bytes, and more than %d are not read: do it in smaller steps", len(reply), MaxReply)}
+	}
 	first := parse(reply)
 	if first.Error == "" {
 		return first
@@ -58,7 +68,7 @@ func Parse(reply string) Parsed {
 			return p
 		}
 	}
-	for _, object := range objects(reply) {
+	for object := range objects(reply) {
 		if p, ok := mended(object, "the JSON was taken out of other text"); ok {
 			return p
 		}
@@ -184,21 +194,21 @@ const mostObjects = 100
 
 // objects are the objects of a reply, wherever they stand in it, also within
 // one another, in the order in which they begin.
-func objects(reply string) []string {
-	var found []string
-	for range mostObjects {
-		i := strings.IndexByte(reply, '{')
-		if i < 0 {
-			break
+func objects(reply string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for range mostObjects {
+			i := strings.IndexByte(reply, '{')
+			if i < 0 {
+				return
+			}
+			reply = reply[i:]
+			var o json.RawMessage
+			if json.NewDecoder(strings.NewReader(reply)).Decode(&o) == nil && !yield(string(o)) {
+				return
+			}
+			reply = reply[1:]
 		}
-		reply = reply[i:]
-		var o json.RawMessage
-		if json.NewDecoder(strings.NewReader(reply)).Decode(&o) == nil {
-			found = append(found, string(o))
-		}
-		reply = reply[1:]
 	}
-	return found
 }
 
 var fieldName = regexp.MustCompile(`"(analysis|plan|commands)"\s*:`)

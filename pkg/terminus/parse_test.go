@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -35,6 +36,7 @@ var kinds = []struct {
 	{"no_object", regexp.MustCompile(`^no JSON object`)},
 	{"invalid", regexp.MustCompile(`^invalid JSON`)},
 	{"missing", regexp.MustCompile(`^required fields`)},
+	{"too_long", regexp.MustCompile(`^the reply has \d+ bytes`)},
 	{"array", regexp.MustCompile(`^field 'commands' must`)},
 }
 
@@ -137,6 +139,20 @@ func replies(t *testing.T, path string) []harbor {
 		all = append(all, h)
 	}
 	return all
+}
+
+// However long a reply is, it takes no more than so much work.
+func TestParse_Longest(t *testing.T) {
+	whole := func(n int) string {
+		head, tail := `{"analysis":"`, `","plan":"p","commands":[]}`
+		return head + strings.Repeat("a", n-len(head)-len(tail)) + tail
+	}
+	if p := Parse(whole(MaxReply)); p.Error != "" {
+		t.Error(p.Error)
+	}
+	if p := Parse(whole(MaxReply + 1)); !strings.Contains(p.Error, "smaller steps") {
+		t.Errorf("error %q", p.Error)
+	}
 }
 
 func FuzzParse(f *testing.F) {

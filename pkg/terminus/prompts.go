@@ -74,12 +74,29 @@ func confirm(terminal string) string {
 		`If all is done, send "task_complete": true once more; if not, go on.`
 }
 
+// mostWarnings and mostWarning bound what a model is told of its mistakes: a
+// reply has as many as it likes, and each may quote it.
+const (
+	mostWarnings = 8
+	mostWarning  = 200 // bytes
+)
+
 // list is warnings, a line each if there are several.
 func list(warnings []string) string {
-	if len(warnings) == 1 {
-		return warnings[0]
+	var all []string
+	for _, w := range warnings[:min(len(warnings), mostWarnings)] {
+		if len(w) > mostWarning {
+			w = strings.ToValidUTF8(w[:mostWarning], "") + " ..."
+		}
+		all = append(all, w)
 	}
-	return "\n- " + strings.Join(warnings, "\n- ")
+	if more := len(warnings) - len(all); more > 0 {
+		all = append(all, fmt.Sprintf("... and %d more", more))
+	}
+	if len(all) == 1 {
+		return all[0]
+	}
+	return "\n- " + strings.Join(all, "\n- ")
 }
 
 // summaryRequest, questionsRequest and answersRequest are the messages of a

@@ -53,7 +53,7 @@ func tryTerminal(t *testing.T, r *running) (*screen, error) {
 	if err != nil {
 		bed.Missing(t, "tmux: %v", err)
 	}
-	if err := terminal.Find(tmux); err != nil {
+	if err := terminal.Find(t.Context(), tmux); err != nil {
 		t.Fatal(err)
 	}
 	s := &screen{running: r, kept: &bytes.Buffer{}, dir: filepath.Join(bed.TempDir(t), "terminal")}
@@ -526,6 +526,11 @@ func TestTerminal_EndsAtOnce(t *testing.T) {
 	}
 	r.sh(box.Agent, "rm ~/.bash_profile")
 	openTerminalIn(t, r)
+	_, err := tryTerminal(t, start(t, options(t, "static")))
+	var none *terminal.Error
+	if !errors.As(err, &none) || none.Class != "no_shell" || none.Cause != "task" {
+		t.Errorf("in an image without a shell: %v", err)
+	}
 }
 
 // BenchmarkTerminal says by how much a wait is too long, and how long a look
