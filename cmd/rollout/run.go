@@ -226,6 +226,10 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 		stop()
 		return nil, cli.Usagef(items[0].broken.Hint, "none of %d tasks has an image; %s: %s", len(items), items[0].Task.Name, items[0].broken.Message)
 	}
+	if err := alone(out, c.Command.Name == "validate"); err != nil {
+		stop()
+		return nil, err
+	}
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		stop()
 		return nil, cli.Usagef("--out DIR where you may write", "the folder for the results: %w", err)
@@ -300,6 +304,38 @@ func apart(out string, items []item) error {
 		}
 	}
 	return nil
+}
+
+// alone refuses a run in a folder of runs, and a validation, which is two, in
+// that of one: what a report counts below a folder would be of both.
+func alone(out string, validates bool) error {
+	if isRun(out) {
+		if validates {
+			return cli.Usagef("another --out", "--out: %s holds the trials of a run, and a validation is two: oracle and nop", out)
+		}
+		return nil
+	}
+	entries, _ := os.ReadDir(out)
+	for _, e := range entries {
+		name := e.Name()
+		half := name == "oracle" || name == "nop"
+		if validates && half || !isRun(filepath.Join(out, name)) {
+			continue
+		}
+		of := "a folder of runs"
+		if half {
+			of = "the folder of a validation"
+		}
+		return cli.Usagef("another --out", "--out: %s is %s: %s in it has trials of its own", out, of, name)
+	}
+	return nil
+}
+
+// isRun says whether a folder is a run's, with trials in it. A trial's record has
+// no updated_at.
+func isRun(dir string) bool {
+	var job result.Job
+	return result.ReadJob(filepath.Join(dir, result.ResultFile), &job) == nil && !job.UpdatedAt.IsZero()
 }
 
 func (j *setup) close() {
