@@ -348,6 +348,7 @@ func (j *setup) close() {
 // outcome is what came of a run.
 type outcome struct {
 	sum    runner.Summary
+	why    error // it was ended; nil if it was not
 	trials []report.Trial
 }
 
@@ -383,7 +384,7 @@ func (j *setup) run(out, agent string, items []item) (outcome, error) {
 		Event:  live.Event, Say: live.Say,
 	})
 	live.End()
-	all.sum = sum
+	all.sum, all.why = sum, context.Cause(ctx)
 	if err != nil {
 		var other *runner.Mismatch
 		if errors.As(err, &other) {
@@ -418,7 +419,15 @@ func tables(dir string, trials []report.Trial) {
 func (o outcome) verdict() error {
 	switch s := o.sum; {
 	case !s.Done():
-		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of %d trials are not done", s.Trials-s.Kept-s.Ended, s.Trials), Hint: "the same command again continues"}
+		hint := "the same command again continues"
+		if errors.As(o.why, &job.Ending{}) {
+			hint += ", where more time is left"
+		}
+		err := fmt.Errorf("%d of %d trials are not done", s.Trials-s.Kept-s.Ended, s.Trials)
+		if o.why != nil {
+			err = fmt.Errorf("%w: %w", err, o.why)
+		}
+		return &cli.Error{Code: cli.Unknown, Err: err, Hint: hint}
 	case s.Faults > 0:
 		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of %d trials have no verdict", s.Faults, s.Trials)}
 	}

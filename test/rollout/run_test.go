@@ -296,8 +296,9 @@ func TestRun_Ended(t *testing.T) {
 				t.Errorf("more records: %q, %v", more, err)
 			}
 			_ = cmd.Wait()
-			if code := cmd.ProcessState.ExitCode(); sig == syscall.SIGTERM && code != 3 {
-				t.Errorf("exit code %d", code)
+			log, _ := os.ReadFile(p.path("out/run/job.log"))
+			if code := cmd.ProcessState.ExitCode(); sig == syscall.SIGTERM && (code != 3 || strings.Count(string(log), ": stopped: the signal SIGTERM asked for it\n") != 2) {
+				t.Errorf("exit code %d\n%s", code, log)
 			}
 			if found, _ := filepath.Glob(p.path("out/run/slow-*/result.json")); len(found) > 0 {
 				t.Errorf("trials that were ended have results: %v", found)
