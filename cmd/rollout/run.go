@@ -141,6 +141,7 @@ type setup struct {
 	stop    context.CancelFunc
 	out     string
 	items   []item
+	skipped []result.Skipped
 	options trial.Options // what all trials share
 	scratch *scratch.Dir
 	gates   *gates
@@ -216,6 +217,11 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 		return nil, err
 	}
 	j.items = items
+	for _, s := range skipped {
+		if s.Task {
+			j.skipped = append(j.skipped, result.Skipped{Path: s.Path, Reason: s.Reason})
+		}
+	}
 	sayWarnings(os.Stderr, items)
 	sayCPUs(os.Stderr, items, c.Int("n"), runtime.NumCPU())
 	if err := apart(out, items); err != nil {
@@ -376,7 +382,7 @@ func (j *setup) run(out, agent string, items []item) (outcome, error) {
 	live.Start()
 	sum, err := runner.Run(ctx, runner.Options{
 		Out: out, Items: trials, Shard: j.shard, Jobs: j.atATime, Retries: j.retries,
-		Settings: j.settings(), Environment: result.Environment(nil),
+		Settings: j.settings(), Skipped: j.skipped, Environment: result.Environment(nil),
 		Try: func(ctx context.Context, i runner.Item, dir string) result.Trial {
 			return j.try(ctx, byDir[i.Spec.Task.Dir], j.agent(i), i, dir)
 		},

@@ -6,19 +6,22 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"fence/pkg/result"
 )
 
 // Comparison is what one agent's verdicts were in one run and are in another.
 type Comparison struct {
-	From   string   `json:"from"` // run
-	To     string   `json:"to"`
-	Agent  string   `json:"agent"` // "terminus model-a > terminus model-b" where they differ
-	Same   int      `json:"same"`
-	Only   int      `json:"only_from"` // tasks that To has not
-	New    int      `json:"only_to"`
-	Better int      `json:"better"`
-	Worse  int      `json:"worse"`
-	Tasks  []Change `json:"tasks"`
+	From   string              `json:"from"` // run
+	To     string              `json:"to"`
+	Agent  string              `json:"agent"` // "terminus model-a > terminus model-b" where they differ
+	Same   int                 `json:"same"`
+	Only   int                 `json:"only_from"` // tasks that To has not
+	New    int                 `json:"only_to"`
+	Better int                 `json:"better"`
+	Worse  int                 `json:"worse"`
+	Tasks  []Change            `json:"tasks"`
+	Differ []result.Difference `json:"settings"` // that are not the same
 }
 
 // Change is a task whose verdict is another now.
@@ -43,6 +46,7 @@ func compare(from, to Input) (out []Comparison) {
 			}
 			c := pair(was, now)
 			c.From, c.To, c.Agent = from.Name, to.Name, label(was)
+			c.Differ = list(result.Differs(was[0].Settings, now[0].Settings))
 			if label(now) != c.Agent {
 				c.Agent += " > " + label(now)
 			}

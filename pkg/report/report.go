@@ -26,14 +26,15 @@ type Report struct {
 
 // Run is one job: what one command has run, or several shards of it.
 type Run struct {
-	Name       string    `json:"name"`
-	Trials     int       `json:"trials"`
-	Unfinished []string  `json:"unfinished"` // trials without a result: running, or stopped
-	NotBegun   int       `json:"not_begun"`  // trials that were to be, as far as it is known
-	Unread     []string  `json:"unread"`     // what should have been a result, and why it is none
-	Datasets   []Dataset `json:"datasets"`   // of scripted agents only
-	Groups     []Group   `json:"groups"`
-	Isolation  Isolation `json:"isolation"`
+	Name       string           `json:"name"`
+	Trials     int              `json:"trials"`
+	Unfinished []string         `json:"unfinished"` // trials without a result: running, or stopped
+	NotBegun   int              `json:"not_begun"`  // trials that were to be, as far as it is known
+	Unread     []string         `json:"unread"`     // what should have been a result, and why it is none
+	Skipped    []result.Skipped `json:"skipped"`    // tasks of which there is no trial
+	Datasets   []Dataset        `json:"datasets"`   // of scripted agents only
+	Groups     []Group          `json:"groups"`
+	Isolation  Isolation        `json:"isolation"`
 }
 
 // Group is what one agent (and model) made of its trials.
@@ -41,18 +42,19 @@ type Group struct {
 	Agent string `json:"agent"`
 	Model string `json:"model"` // "" for an agent that has none
 
-	Trials   int       `json:"trials"`
-	Outcomes []Outcome `json:"outcomes"`
-	Faults   []Fault   `json:"faults"`
-	Rates    Rates     `json:"rates"`
-	PassAt   []PassAt  `json:"pass_at"`
-	Sets     []SetRate `json:"datasets"`
-	Stops    []Count   `json:"stops"`   // how the agent ended
-	Tainted  []string  `json:"tainted"` // trials
-	Turns    int       `json:"turns"`
-	Fence    Met       `json:"met_fence"`
-	Tokens   Tokens    `json:"tokens"`
-	Seconds  Spread    `json:"seconds"` // of a trial, all of it
+	Settings []result.Setting `json:"settings"`
+	Trials   int              `json:"trials"`
+	Outcomes []Outcome        `json:"outcomes"`
+	Faults   []Fault          `json:"faults"`
+	Rates    Rates            `json:"rates"`
+	PassAt   []PassAt         `json:"pass_at"`
+	Sets     []SetRate        `json:"datasets"`
+	Stops    []Count          `json:"stops"`   // how the agent ended
+	Tainted  []string         `json:"tainted"` // trials
+	Turns    int              `json:"turns"`
+	Fence    Met              `json:"met_fence"`
+	Tokens   Tokens           `json:"tokens"`
+	Seconds  Spread           `json:"seconds"` // of a trial, all of it
 }
 
 // Outcome is one way in which trials ended.
@@ -156,10 +158,15 @@ type Spread struct {
 // verifier and its scripted agent printed, "" where nobody can tell.
 type Trial struct {
 	result.Trial
-	Dir      string // "" where only the record was read
+	Dir      string           // "" where only the record was read
+	Path     string           // of Dir in the folder that was read; "" is the trial's name
+	Settings []result.Setting // of its run, where they are known
 	Verifier string
 	Script   string
 }
+
+// path names a trial in its run's folder: what follows RUN/ to see it.
+func (t Trial) path() string { return cmp.Or(t.Path, t.TrialName) }
 
 // Input is a run as it was read.
 type Input struct {
@@ -168,13 +175,14 @@ type Input struct {
 	Unfinished []string
 	NotBegun   int
 	Unread     []string
+	Skipped    []result.Skipped
 }
 
 // Summarise counts runs, and compares the first with each other.
 func Summarise(runs ...Input) Report {
 	r := Report{Schema: Schema, Runs: []Run{}, Changes: []Comparison{}}
 	for i, in := range runs {
-		run := Run{Name: in.Name, Trials: len(in.Trials), Unfinished: list(in.Unfinished), NotBegun: in.NotBegun, Unread: list(in.Unread),
+		run := Run{Name: in.Name, Trials: len(in.Trials), Unfinished: list(in.Unfinished), NotBegun: in.NotBegun, Unread: list(in.Unread), Skipped: list(in.Skipped),
 			Datasets: datasets(in.Trials), Groups: []Group{}, Isolation: isolation(in.Trials)}
 		for _, g := range groups(in.Trials) {
 			run.Groups = append(run.Groups, group(g))
@@ -217,7 +225,7 @@ func ModelOf(t Trial) string {
 }
 
 func group(trials []Trial) Group {
-	g := Group{Agent: trials[0].AgentInfo.Name, Model: ModelOf(trials[0]), Trials: len(trials), Rates: rates(trials), PassAt: passAt(trials),
+	g := Group{Agent: trials[0].AgentInfo.Name, Model: ModelOf(trials[0]), Settings: list(trials[0].Settings), Trials: len(trials), Rates: rates(trials), PassAt: passAt(trials),
 		Outcomes: outcomes(trials), Faults: faults(trials), Sets: []SetRate{}, Stops: []Count{}, Tainted: []string{}}
 	stops := map[string]int{}
 	var seconds []float64
@@ -226,7 +234,7 @@ func group(trials []Trial) Group {
 			stops[t.Agent.Stop]++
 		}
 		if len(t.Tainted) > 0 {
-			g.Tainted = append(g.Tainted, t.TrialName)
+			g.Tainted = append(g.Tainted, t.path())
 		}
 		g.Turns += t.Agent.Turns
 		if n, ok := metFence(t); ok {
@@ -242,7 +250,7 @@ func group(trials []Trial) Group {
 		if s := span(t.StartedAt, &t.FinishedAt); s > 0 {
 			seconds = append(seconds, s)
 			if s > g.Seconds.Longest {
-				g.Seconds.Longest, g.Seconds.Trial = s, t.TrialName
+				g.Seconds.Longest, g.Seconds.Trial = s, t.path()
 			}
 		}
 	}
@@ -304,7 +312,7 @@ func outcomes(trials []Trial) []Outcome {
 			by[key] = &o
 			all = append(all, &o)
 		}
-		by[key].Trials = append(by[key].Trials, t.TrialName)
+		by[key].Trials = append(by[key].Trials, t.path())
 	}
 	slices.SortStableFunc(all, func(a, b *Outcome) int {
 		return cmp.Or(cmp.Compare(slices.Index(Kinds, a.Kind), slices.Index(Kinds, b.Kind)), cmp.Compare(len(b.Trials), len(a.Trials)),
@@ -328,7 +336,7 @@ func faults(trials []Trial) []Fault {
 		f := Why(lot[0])
 		one := Fault{Phase: f.Phase, Class: f.Class, Cause: f.Cause, Trials: []string{}}
 		for _, t := range lot {
-			one.Trials = append(one.Trials, t.TrialName)
+			one.Trials = append(one.Trials, t.path())
 			one.Hint = cmp.Or(one.Hint, Why(t).Hint)
 		}
 		slices.Sort(one.Trials)
@@ -369,9 +377,9 @@ func deref(n *int) int {
 	return *n
 }
 
-func list(s []string) []string {
+func list[T any](s []T) []T {
 	if s == nil {
-		return []string{}
+		return []T{}
 	}
 	return s
 }

@@ -109,6 +109,9 @@ func rollouts() (before, after []Trial) {
 		before = append(before, trial("Endless Terminals", task, "terminus", verdict, m, tokens, hint, held("loopback", "public", result.Opened{What: "read /data/wheels", Why: "offline pip"})))
 		after = append(after, trial("Endless Terminals", task, "terminus", then, m, tokens, held("none", "public")))
 	}
+	for i := range after {
+		before[i].Settings, after[i].Settings = []result.Setting{{Name: "--max-turns", Value: "12"}}, []result.Setting{{Name: "--max-turns", Value: "4"}, {Name: "--temperature", Value: "0"}}
+	}
 	before[0].Agent.Stop = "turn_cap"
 	none := 0
 	before[4].AgentResult, before[4].StepResults = nil, []result.StepResult{ // of a task with steps, theirs
@@ -125,7 +128,7 @@ func rollouts() (before, after []Trial) {
 func TestGolden(t *testing.T) {
 	before, after := rollouts()
 	for name, runs := range map[string][]Input{
-		"guide":   {{Name: "jobs/validate", Trials: guide()}},
+		"guide":   {{Name: "jobs/validate", Trials: guide(), Skipped: []result.Skipped{{Path: "/data/x/untested", Reason: "it has no tests/test.sh"}}}},
 		"model":   {{Name: "jobs/a", Trials: before, Unfinished: []string{"task_12__Ab3dE6g"}, NotBegun: 7}},
 		"compare": {{Name: "jobs/a", Trials: before}, {Name: "jobs/b", Trials: after, Unread: []string{"jobs/b/x/result.json: not a record of a trial"}}},
 		"none":    {{Name: "jobs/empty", Unfinished: []string{"a", "b"}}},

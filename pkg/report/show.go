@@ -25,6 +25,7 @@ func Show(t Trial, lines int) []Block {
 	row("task", strings.TrimPrefix(DatasetOf(t)+" / "+t.TaskName, "adhoc / "))
 	row("task folder", t.Task)
 	row("agent", strings.TrimSpace(t.AgentInfo.Name+" "+t.AgentInfo.Version+" "+ModelOf(t)))
+	row("settings", settings(t.Settings))
 	row("ended by", ended(t.Agent))
 	row("reward from", from(t.Verify))
 	if t.VerifierResult != nil && len(t.VerifierResult.Rewards) > 1 {
