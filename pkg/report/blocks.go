@@ -176,6 +176,9 @@ func ofGroup(g Group) []Block {
 		}
 		b.Lines = append(b.Lines, line)
 	}
+	if r := g.Replies; r != (Replies{}) {
+		b.Lines = append(b.Lines, r.String())
+	}
 	if g.Fence.Known > 0 {
 		b.Lines = append(b.Lines, fmt.Sprintf("%s may have met the fence, in %d of %s", times(g.Fence.Turns, "turn", "turns"), g.Fence.Trials, trials(g.Fence.Known)))
 	}
@@ -322,6 +325,9 @@ func counted(all []Count) string {
 func ofComparison(c Comparison) Block {
 	b := Block{Heading: c.Agent + ": " + c.From + " > " + c.To, Level: 1, Lines: []string{
 		fmt.Sprintf("%s as before, %d changed (%d better, %d worse)", times(c.Same, "task", "tasks"), len(c.Tasks), c.Better, c.Worse)}}
+	if n := len(c.Files); n > 0 {
+		b.Lines = append(b.Lines, times(n, "task has other files", "tasks have other files")+" than then: "+names(c.Files))
+	}
 	for _, d := range c.Differ {
 		b.Lines = append(b.Lines, "another setting: "+d.String())
 	}

@@ -21,7 +21,8 @@ type Comparison struct {
 	Better int                 `json:"better"`
 	Worse  int                 `json:"worse"`
 	Tasks  []Change            `json:"tasks"`
-	Differ []result.Difference `json:"settings"` // that are not the same
+	Files  []string            `json:"other_files"` // of To's tasks whose files are not those of From's
+	Differ []result.Difference `json:"settings"`    // that are not the same
 }
 
 // Change is a task whose verdict is another now.
@@ -57,15 +58,18 @@ func compare(from, to Input) (out []Comparison) {
 }
 
 func pair(from, to []Trial) Comparison {
-	c := Comparison{Tasks: []Change{}}
+	c := Comparison{Tasks: []Change{}, Files: []string{}}
 	was, now := byTask(from), byTask(to)
 	for _, key := range slices.Sorted(maps.Keys(was)) {
 		old, fresh := was[key], now[key]
+		if fresh != nil && old[0].TaskChecksum != fresh[0].TaskChecksum {
+			c.Files = append(c.Files, fresh[0].Task)
+		}
 		switch {
 		case fresh == nil:
 			c.Only++
 			continue
-		case verdict(old) == verdict(fresh):
+		case verdict(old) == verdict(fresh), len(old) != len(fresh) && each(old) != "" && each(old) == each(fresh):
 			c.Same++
 			continue
 		}
@@ -97,18 +101,29 @@ func byTask(trials []Trial) map[string][]Trial {
 	return out
 }
 
-// verdict is what came of all attempts at a task.
-func verdict(lot []Trial) string {
-	word := func(t Trial) string {
-		switch k := Kind(t); k {
-		case "fault":
-			return Why(t).Class
-		case "partly":
-			return number(*t.Reward)
-		default:
-			return k
+func word(t Trial) string {
+	switch k := Kind(t); k {
+	case "fault":
+		return Why(t).Class
+	case "partly":
+		return number(*t.Reward)
+	default:
+		return k
+	}
+}
+
+// each is what came of every attempt at a task, "" if it was not the same.
+func each(lot []Trial) string {
+	for _, t := range lot {
+		if word(t) != word(lot[0]) {
+			return ""
 		}
 	}
+	return word(lot[0])
+}
+
+// verdict is what came of all attempts at a task.
+func verdict(lot []Trial) string {
 	if len(lot) == 1 {
 		return word(lot[0])
 	}

@@ -52,6 +52,7 @@ type Group struct {
 	Stops    []Count          `json:"stops"`   // how the agent ended
 	Tainted  []string         `json:"tainted"` // trials
 	Turns    int              `json:"turns"`
+	Replies  Replies          `json:"replies"`
 	Fence    Met              `json:"met_fence"`
 	Tokens   Tokens           `json:"tokens"`
 	Seconds  Spread           `json:"seconds"` // of a trial, all of it
@@ -123,14 +124,34 @@ type Met struct {
 	Known  int `json:"known"`  // trials of which it was counted
 }
 
+// Replies counts those of a model's that were not as they should be, and what was
+// done about a context that was full.
+type Replies struct {
+	Unread    int `json:"unread"`
+	Truncated int `json:"truncated"`
+	HandOvers int `json:"hand_overs"`
+}
+
+func (r Replies) String() string {
+	return fmt.Sprintf("%s could not be read, %d cut off; %s to a summary", times(r.Unread, "reply", "replies"), r.Truncated, times(r.HandOvers, "hand-over", "hand-overs"))
+}
+
+func repliesOf(t Trial) (r Replies) {
+	r.Unread, _ = noted(t, "unread_replies")
+	r.Truncated, _ = noted(t, "truncated_replies")
+	r.HandOvers, _ = noted(t, "hand_overs")
+	return r
+}
+
 // MetFence is where a trial's record has the number of such turns: in the
 // metadata of what the agent used.
 const MetFence = "turns_that_met_the_fence"
 
-// metFence is their number in one trial, if it was counted.
-func metFence(t Trial) (sum int, known bool) {
+// noted is a number in the metadata of what the agent of one trial used, if it
+// was counted.
+func noted(t Trial, what string) (sum int, known bool) {
 	for _, u := range t.Used() {
-		switch n := u.Metadata[MetFence].(type) {
+		switch n := u.Metadata[what].(type) {
 		case float64: // of JSON
 			sum, known = sum+int(n), true
 		case int:
@@ -237,11 +258,13 @@ func group(trials []Trial) Group {
 			g.Tainted = append(g.Tainted, t.path())
 		}
 		g.Turns += t.Agent.Turns
-		if n, ok := metFence(t); ok {
+		if n, ok := noted(t, MetFence); ok {
 			g.Fence.Known++
 			g.Fence.Turns += n
 			g.Fence.Trials += min(n, 1)
 		}
+		r := repliesOf(t)
+		g.Replies = Replies{g.Replies.Unread + r.Unread, g.Replies.Truncated + r.Truncated, g.Replies.HandOvers + r.HandOvers}
 		if a := result.TallyOf(t.Trial); a.Input != nil || a.Output != nil {
 			g.Tokens.Trials++
 			g.Tokens.Input += deref(a.Input)
@@ -257,7 +280,7 @@ func group(trials []Trial) Group {
 	g.Stops = counts(stops)
 	slices.Sort(g.Tainted)
 	if slices.Sort(seconds); len(seconds) > 0 {
-		g.Seconds.Median = seconds[len(seconds)/2]
+		g.Seconds.Median = (seconds[(len(seconds)-1)/2] + seconds[len(seconds)/2]) / 2
 	}
 	for _, lot := range split(trials, DatasetOf) {
 		s := SetRate{Dataset: DatasetOf(lot[0]), Trials: len(lot), Rate: rates(lot).Verdicts}

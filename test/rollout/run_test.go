@@ -418,11 +418,11 @@ func TestReplay(t *testing.T) {
 		t.Fatalf("exit code %d\n%s", r.code, r.stderr)
 	}
 	trial := filepath.Join("out/run", rec.TrialName)
-	if r := p.run(p.command("replay", trial, "--scratch", p.path("scratch"))); r.code != 0 {
+	if r := p.run(p.command("replay", trial, "--scratch", p.path("scratch"))); r.code != 0 || strings.Contains(r.stderr, "have changed") {
 		t.Errorf("exit code %d\n%s", r.code, r.stderr)
 	}
 	p.task("a", "rm -f /it\n", rewards, "")
-	if r := p.run(p.command("replay", trial, "--scratch", p.path("scratch"))); r.code != 1 || !strings.Contains(r.stderr, "it does not come out the same") {
+	if r := p.run(p.command("replay", trial, "--scratch", p.path("scratch"))); r.code != 1 || !strings.Contains(r.stderr, "tasks/a have changed since that trial: this is another task\n") || !strings.Contains(r.stderr, "it does not come out the same") {
 		t.Errorf("exit code %d\n%s", r.code, r.stderr)
 	}
 }
