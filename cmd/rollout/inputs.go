@@ -198,6 +198,9 @@ func noImage(class, cause, hint, format string, a ...any) *result.Fault {
 	return &result.Fault{Phase: "build", Class: class, Cause: cause, Message: fmt.Sprintf(format, a...), Hint: hint}
 }
 
+// asBuilt is what a command of sifbuild's lacks that rollout cannot know.
+const asBuilt = "(and the --base that others were built with)"
+
 // image is where a task's image is, or why it has none.
 func (f *finder) image(t task.Task) (string, *result.Fault) {
 	if f.one != "" {
@@ -210,7 +213,7 @@ func (f *finder) image(t task.Task) (string, *result.Fault) {
 		return r.Image, nil
 	}
 	if f.cache == "" {
-		return "", noImage("image_missing", "infra", "sifbuild build "+t.Dir+" --cache DIR, and then --sif-cache DIR", "its image is not known: no cache of images is named")
+		return "", noImage("image_missing", "infra", "sifbuild build "+t.Dir+" --cache DIR "+asBuilt+", and then --sif-cache DIR", "its image is not known: no cache of images is named")
 	}
 	n, err := harbor.Name(t)
 	if err != nil {
@@ -239,7 +242,7 @@ func (f *finder) image(t task.Task) (string, *result.Fault) {
 			return found[0], nil
 		}
 	}
-	return "", noImage("image_missing", "infra", "sifbuild build "+t.Dir+" --cache "+f.cache, "its image is not in %s", f.cache)
+	return "", noImage("image_missing", "infra", "sifbuild build "+t.Dir+" --cache "+f.cache+" "+asBuilt, "its image is not in %s", f.cache)
 }
 
 // separate is the image of a verifier that has its own container.

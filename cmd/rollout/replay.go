@@ -87,6 +87,9 @@ func replayCommand(c *urfave.Context) error {
 		return err
 	}
 	defer j.close()
+	if j.items[0].Checksum != then.TaskChecksum {
+		fmt.Fprintf(os.Stderr, "rollout: the files of %s have changed since that trial: this is another task\n", cli.Printable(then.Task))
+	}
 	if agent == "replay" {
 		j.replay = &replayer{then: dir, pause: c.Duration("pause"), limit: c.Duration("time-cap")}
 		if j.replay.desk, err = newDesk(c, j); err != nil {

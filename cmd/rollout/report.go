@@ -13,7 +13,6 @@ import (
 	"fence/pkg/cli"
 	"fence/pkg/page"
 	"fence/pkg/report"
-	"fence/pkg/result"
 )
 
 const reportHelp = `Counts what came of trials: for each dataset how many images, oracles and
@@ -177,11 +176,9 @@ func showTrial(c *urfave.Context) error {
 // trial's.
 func notRun(dir string) error {
 	for _, of := range []string{"", "oracle", "nop"} {
-		var job result.Job // a trial's record has no updated_at
-		if result.ReadJob(filepath.Join(dir, of, result.ResultFile), &job) != nil || job.UpdatedAt.IsZero() {
-			continue
+		if isRun(filepath.Join(dir, of)) {
+			return cli.Usagef("'rollout report "+dir+"' names its trials", "%s is the folder of a run, not of a trial", dir)
 		}
-		return cli.Usagef("'rollout report "+dir+"' names its trials", "%s is the folder of a run, not of a trial", dir)
 	}
 	return nil
 }

@@ -141,6 +141,7 @@ type setup struct {
 	stop    context.CancelFunc
 	out     string
 	items   []item
+	skipped []result.Skipped
 	options trial.Options // what all trials share
 	scratch *scratch.Dir
 	gates   *gates
@@ -216,6 +217,11 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 		return nil, err
 	}
 	j.items = items
+	for _, s := range skipped {
+		if s.Task {
+			j.skipped = append(j.skipped, result.Skipped{Path: s.Path, Reason: s.Reason})
+		}
+	}
 	sayWarnings(os.Stderr, items)
 	sayCPUs(os.Stderr, items, c.Int("n"), runtime.NumCPU())
 	if err := apart(out, items); err != nil {
@@ -225,6 +231,10 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 	if !slices.ContainsFunc(items, func(it item) bool { return it.broken == nil }) {
 		stop()
 		return nil, cli.Usagef(items[0].broken.Hint, "none of %d tasks has an image; %s: %s", len(items), items[0].Task.Name, items[0].broken.Message)
+	}
+	if err := alone(out, c.Command.Name == "validate"); err != nil {
+		stop()
+		return nil, err
 	}
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		stop()
@@ -302,6 +312,38 @@ func apart(out string, items []item) error {
 	return nil
 }
 
+// alone refuses a run in a folder of runs, and a validation, which is two, in
+// that of one: what a report counts below a folder would be of both.
+func alone(out string, validates bool) error {
+	if isRun(out) {
+		if validates {
+			return cli.Usagef("another --out", "--out: %s holds the trials of a run, and a validation is two: oracle and nop", out)
+		}
+		return nil
+	}
+	entries, _ := os.ReadDir(out)
+	for _, e := range entries {
+		name := e.Name()
+		half := name == "oracle" || name == "nop"
+		if validates && half || !isRun(filepath.Join(out, name)) {
+			continue
+		}
+		of := "a folder of runs"
+		if half {
+			of = "the folder of a validation"
+		}
+		return cli.Usagef("another --out", "--out: %s is %s: %s in it has trials of its own", out, of, name)
+	}
+	return nil
+}
+
+// isRun says whether a folder is a run's, with trials in it. A trial's record has
+// no updated_at.
+func isRun(dir string) bool {
+	var job result.Job
+	return result.ReadJob(filepath.Join(dir, result.ResultFile), &job) == nil && !job.UpdatedAt.IsZero()
+}
+
 func (j *setup) close() {
 	j.stop()
 	if err := j.scratch.Close(); err != nil {
@@ -312,6 +354,7 @@ func (j *setup) close() {
 // outcome is what came of a run.
 type outcome struct {
 	sum    runner.Summary
+	why    error // it was ended; nil if it was not
 	trials []report.Trial
 }
 
@@ -339,7 +382,7 @@ func (j *setup) run(out, agent string, items []item) (outcome, error) {
 	live.Start()
 	sum, err := runner.Run(ctx, runner.Options{
 		Out: out, Items: trials, Shard: j.shard, Jobs: j.atATime, Retries: j.retries,
-		Settings: j.settings(), Environment: result.Environment(nil),
+		Settings: j.settings(), Skipped: j.skipped, Environment: result.Environment(nil),
 		Try: func(ctx context.Context, i runner.Item, dir string) result.Trial {
 			return j.try(ctx, byDir[i.Spec.Task.Dir], j.agent(i), i, dir)
 		},
@@ -347,7 +390,7 @@ func (j *setup) run(out, agent string, items []item) (outcome, error) {
 		Event:  live.Event, Say: live.Say,
 	})
 	live.End()
-	all.sum = sum
+	all.sum, all.why = sum, context.Cause(ctx)
 	if err != nil {
 		var other *runner.Mismatch
 		if errors.As(err, &other) {
@@ -387,7 +430,15 @@ func tables(dir string, trials []report.Trial) {
 func (o outcome) verdict() error {
 	switch s := o.sum; {
 	case !s.Done():
-		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of %d trials are not done", s.Trials-s.Kept-s.Ended, s.Trials), Hint: "the same command again continues"}
+		hint := "the same command again continues"
+		if errors.As(o.why, &job.Ending{}) {
+			hint += ", where more time is left"
+		}
+		err := fmt.Errorf("%d of %d trials are not done", s.Trials-s.Kept-s.Ended, s.Trials)
+		if o.why != nil {
+			err = fmt.Errorf("%w: %w", err, o.why)
+		}
+		return &cli.Error{Code: cli.Unknown, Err: err, Hint: hint}
 	case s.Faults > 0:
 		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%d of %d trials have no verdict", s.Faults, s.Trials)}
 	}

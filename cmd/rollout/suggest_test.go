@@ -92,6 +92,7 @@ func TestValidated(t *testing.T) {
 		"b": {AgentInfo: result.AgentInfo{Name: "nop"}, Reward: &reward, VerifierResult: &result.VerifierResult{Rewards: map[string]float64{"reward": 0}}},
 	} {
 		trial.TrialName, trial.TaskName, trial.Task, trial.TaskID, trial.Config = name, "t", "/t", result.TaskID{Path: "/t"}, json.RawMessage("{}")
+		trial.TaskChecksum = "as it was"
 		trial.Attempt, trial.Tries, trial.StartedAt, trial.FinishedAt = 1, 1, time.Unix(1, 0), time.Unix(2, 0)
 		write(t, filepath.Join(dir, name, result.ConfigFile), `{"task":{"path":"/t"}}`)
 		if err := result.Write(filepath.Join(dir, name), trial); err != nil {
@@ -100,7 +101,11 @@ func TestValidated(t *testing.T) {
 	}
 	var said strings.Builder
 	it := item{Spec: spec.Spec{Task: task.Task{Dir: "/t"}}}
-	if _, err := validated(&said, dir, []item{it}); err == nil || said.String() != `rollout: left out /t: its oracle has no verdict: \x1b[2J`+"\n" {
-		t.Errorf("%q, %v", said.String(), err)
+	for checksum, want := range map[string]string{"as it was": `its oracle has no verdict: \x1b[2J`, "another": "it has changed since it was validated"} {
+		said.Reset()
+		it.Checksum = checksum
+		if _, err := validated(&said, dir, []item{it}); err == nil || said.String() != "rollout: left out /t: "+want+"\n" {
+			t.Errorf("%q, %v", said.String(), err)
+		}
 	}
 }

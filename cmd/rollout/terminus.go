@@ -74,8 +74,14 @@ type terminusAgent struct {
 
 // checkModel says what of a model's flags cannot be, before anything is made.
 func checkModel(c *urfave.Context) error {
-	if c.String("api-base") == "" {
+	base := strings.TrimRight(c.String("api-base"), "/")
+	if base == "" {
 		return cli.Usagef("--api-base http://HOST:PORT/v1, or unix:PATH", "no server of a model is named")
+	}
+	for _, end := range []string{"/chat/completions", "/completions", "/models", "/responses"} {
+		if less, is := strings.CutSuffix(base, end); is {
+			return cli.Usagef("--api-base "+less, "--api-base: %s is the address of one service, and what stands there gets /chat/completions added", base)
+		}
 	}
 	for _, flag := range []string{"max-turns", "max-output-tokens", "output-token-cap", "total-token-cap", "context"} {
 		if c.Int(flag) < 0 {

@@ -27,7 +27,7 @@ func validated(w io.Writer, dir string, items []item) ([]item, error) {
 	var fit []item
 	left := 0
 	for _, it := range items {
-		if why := unfit(trials[it.Task.Dir]); why != "" {
+		if why := unfit(it.Checksum, trials[it.Task.Dir]); why != "" {
 			left++
 			fmt.Fprintf(w, "rollout: left out %s: %s\n", cli.Printable(it.Task.Dir), cli.Printable(why))
 			continue
@@ -41,10 +41,14 @@ func validated(w io.Writer, dir string, items []item) ([]item, error) {
 }
 
 // unfit is why a task is not to be used, or "". Of one without a solution the
-// oracle has said so, and it is judged by its nop alone.
-func unfit(trials []report.Trial) string {
+// oracle has said so, and it is judged by its nop alone. What is known of a task
+// with other files says nothing of it.
+func unfit(checksum string, trials []report.Trial) string {
 	if len(trials) == 0 {
 		return "it was not validated"
+	}
+	if slices.ContainsFunc(trials, func(t report.Trial) bool { return t.TaskChecksum != checksum }) {
+		return "it has changed since it was validated"
 	}
 	for _, agent := range []string{"oracle", "nop"} {
 		if !slices.ContainsFunc(trials, func(t report.Trial) bool { return t.AgentInfo.Name == agent }) {

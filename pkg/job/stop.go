@@ -17,12 +17,12 @@ import (
 // Interruptible ends with the signals that end a job, and when nobody reads
 // standard output any more: records go there, and what a command has in scratch
 // has to go. A signal that whoever started this program had ignored stays so:
-// nohup(1), a shell's background.
+// nohup(1), a shell's background. The cause of the end is a [Signal].
 func Interruptible() (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE}, signal.Ignored)
 	if len(signals) == 0 { // which Notify would take for all
-		return ctx, cancel
+		return ctx, func() { cancel(nil) }
 	}
 	got, done := make(chan os.Signal, 8), make(chan struct{})
 	signal.Notify(got, signals...)
@@ -33,7 +33,7 @@ func Interruptible() (context.Context, context.CancelFunc) {
 				// It comes for every pipe and socket: a command that does not read
 				// its input must not end all the others.
 				if s != syscall.SIGPIPE || unread(1) || unread(2) {
-					cancel()
+					cancel(Signal{s.(syscall.Signal)})
 				}
 			case <-done:
 				return
@@ -44,9 +44,22 @@ func Interruptible() (context.Context, context.CancelFunc) {
 	return ctx, sync.OnceFunc(func() {
 		signal.Stop(got)
 		close(done)
-		cancel()
+		cancel(nil)
 	})
 }
+
+// Signal is why work is ended when somebody asks for it.
+type Signal struct{ syscall.Signal }
+
+func (s Signal) Error() string {
+	if s.Signal == syscall.SIGPIPE {
+		return "nobody reads what is printed"
+	}
+	return "the signal " + unix.SignalName(s.Signal) + " asked for it"
+}
+
+// Unwrap says that it is the end of a context like any other.
+func (Signal) Unwrap() error { return context.Canceled }
 
 // unread says that a descriptor is a pipe or a socket whose other end is closed.
 func unread(fd int32) bool {
@@ -66,7 +79,7 @@ type Ending struct {
 }
 
 func (e Ending) Error() string {
-	return "the job ends at " + e.At.Format("15:04:05") + ", so nothing more is " + e.What
+	return "the job ends at " + e.At.Format("15:04:05") + ", and two minutes before it nothing more is " + e.What
 }
 
 // Until ends ctx shortly before the job ends; say says so, and what is not known.

@@ -97,6 +97,7 @@ func TestInterruptible_Pipes(t *testing.T) {
 		for ctx.Err() == nil {
 			_, _ = os.Stdout.Write([]byte("x"))
 		}
+		fmt.Fprintln(os.Stderr, context.Cause(ctx))
 		os.Exit(7)
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=TestInterruptible_Pipes")
@@ -113,7 +114,7 @@ func TestInterruptible_Pipes(t *testing.T) {
 	in.Close()
 	more, _ := io.ReadAll(said)
 	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); err != nil || code != 7 || string(line) != "goes on\n" {
+	if code := cmd.ProcessState.ExitCode(); err != nil || code != 7 || string(line) != "goes on\n" || string(more) != "nobody reads what is printed\n" {
 		t.Errorf("exit code %d, %v: %s%s", code, err, line, more)
 	}
 }

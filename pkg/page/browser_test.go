@@ -61,8 +61,10 @@ func TestBrowser_List(t *testing.T) {
 	}
 	const rows = "document.querySelectorAll('.trials tbody tr').length"
 	is("rows at first", rows, 200.0)
-	is("bars by dataset and agent", "document.querySelectorAll('figure.all svg').length", 6.0)
-	is("pieces of bars", "document.querySelectorAll('figure.all rect').length", 24.0)
+	is("bars by run, dataset and agent", "document.querySelectorAll('figure.all svg').length", 12.0)
+	is("the rate of each", "[...document.querySelectorAll('.card span')].map((e) => e.textContent).filter((s) => s.startsWith('of verdicts solved')).sort().join('; ')",
+		"of verdicts solved: terminus model-a, jobs/demo; of verdicts solved: terminus model-a, jobs/other; of verdicts solved: terminus model-b, jobs/demo; of verdicts solved: terminus model-b, jobs/other")
+	is("pieces of bars", "document.querySelectorAll('figure.all rect').length", 38.0)
 	is("histograms", "document.querySelectorAll('svg.histogram').length", 4.0)
 	is("all of the time's trials are drawn", "[...document.querySelectorAll('svg.histogram')[0].querySelectorAll('title')].reduce((n, t) => n + Number(/: (\\d+) /.exec(t.textContent)[1]), 0)", 1020.0)
 	is("every column has a height", "[...document.querySelectorAll('svg.histogram rect')].every((r) => r.getBoundingClientRect().height > 0)", true)

@@ -3,11 +3,13 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"fence/pkg/internal/text"
+	"fence/pkg/result"
 )
 
 // Block is a part of a report as a person reads it: a heading, a table, lines.
@@ -40,6 +42,16 @@ func ofRun(run Run) (out []Block) {
 	if run.NotBegun > 0 {
 		head.Lines[0] += fmt.Sprintf("; %d not begun", run.NotBegun)
 	}
+	if n := len(run.Skipped); n > 0 {
+		head.Lines[0] += "; skipped: " + times(n, "task", "tasks")
+	}
+	for n, s := range run.Skipped {
+		if n == shown {
+			head.Lines = append(head.Lines, fmt.Sprintf("and %d more are skipped: --json has all", len(run.Skipped)-n))
+			break
+		}
+		head.Lines = append(head.Lines, "skipped "+s.Path+": "+s.Reason)
+	}
 	for _, u := range run.Unread {
 		head.Lines = append(head.Lines, "not read: "+u)
 	}
@@ -55,6 +67,9 @@ func ofRun(run Run) (out []Block) {
 		b.Lines = append(b.Lines, ofFit(run.Datasets)...)
 		out = append(out, b)
 		if b := ofWrong(run.Datasets); len(b.Rows) > 0 {
+			if run.Name != standardInput {
+				b.Lines = append(b.Lines, "rollout show "+filepath.Join(run.Name, b.Rows[0][1])+" says what one did")
+			}
 			out = append(out, b)
 		}
 	}
@@ -144,6 +159,9 @@ func ofGroup(g Group) []Block {
 	for _, p := range g.PassAt {
 		b.Lines = append(b.Lines, fmt.Sprintf("pass@%d: %.3f over %s", p.K, p.Value, times(p.Tasks, "task", "tasks")))
 	}
+	if len(g.Settings) > 0 {
+		b.Lines = append(b.Lines, "settings: "+settings(g.Settings))
+	}
 	if len(g.Stops) > 0 {
 		var all []string
 		for _, s := range g.Stops {
@@ -157,6 +175,9 @@ func ofGroup(g Group) []Block {
 			line += fmt.Sprintf("; tokens: %d in, %d out, in %s", g.Tokens.Input, g.Tokens.Output, trials(g.Tokens.Trials))
 		}
 		b.Lines = append(b.Lines, line)
+	}
+	if r := g.Replies; r != (Replies{}) {
+		b.Lines = append(b.Lines, r.String())
 	}
 	if g.Fence.Known > 0 {
 		b.Lines = append(b.Lines, fmt.Sprintf("%s may have met the fence, in %d of %s", times(g.Fence.Turns, "turn", "turns"), g.Fence.Trials, trials(g.Fence.Known)))
@@ -172,6 +193,15 @@ func ofGroup(g Group) []Block {
 		sets.Rows = append(sets.Rows, []string{s.Dataset, fmt.Sprint(s.Trials), fmt.Sprint(s.Solved), fmt.Sprint(s.Faults), s.Rate.String()})
 	}
 	return []Block{b, sets}
+}
+
+// settings are what a person gave, as flags.
+func settings(all []result.Setting) string {
+	var out []string
+	for _, s := range all {
+		out = append(out, s.Name+" "+s.Value)
+	}
+	return strings.Join(out, ", ")
 }
 
 // words are how the guide says an outcome.
@@ -295,6 +325,12 @@ func counted(all []Count) string {
 func ofComparison(c Comparison) Block {
 	b := Block{Heading: c.Agent + ": " + c.From + " > " + c.To, Level: 1, Lines: []string{
 		fmt.Sprintf("%s as before, %d changed (%d better, %d worse)", times(c.Same, "task", "tasks"), len(c.Tasks), c.Better, c.Worse)}}
+	if n := len(c.Files); n > 0 {
+		b.Lines = append(b.Lines, times(n, "task has other files", "tasks have other files")+" than then: "+names(c.Files))
+	}
+	for _, d := range c.Differ {
+		b.Lines = append(b.Lines, "another setting: "+d.String())
+	}
 	if c.Only+c.New > 0 {
 		b.Lines = append(b.Lines, fmt.Sprintf("only in %s: %d; only in %s: %d", c.From, c.Only, c.To, c.New))
 	}

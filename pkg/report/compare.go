@@ -6,19 +6,23 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"fence/pkg/result"
 )
 
 // Comparison is what one agent's verdicts were in one run and are in another.
 type Comparison struct {
-	From   string   `json:"from"` // run
-	To     string   `json:"to"`
-	Agent  string   `json:"agent"` // "terminus model-a > terminus model-b" where they differ
-	Same   int      `json:"same"`
-	Only   int      `json:"only_from"` // tasks that To has not
-	New    int      `json:"only_to"`
-	Better int      `json:"better"`
-	Worse  int      `json:"worse"`
-	Tasks  []Change `json:"tasks"`
+	From   string              `json:"from"` // run
+	To     string              `json:"to"`
+	Agent  string              `json:"agent"` // "terminus model-a > terminus model-b" where they differ
+	Same   int                 `json:"same"`
+	Only   int                 `json:"only_from"` // tasks that To has not
+	New    int                 `json:"only_to"`
+	Better int                 `json:"better"`
+	Worse  int                 `json:"worse"`
+	Tasks  []Change            `json:"tasks"`
+	Files  []string            `json:"other_files"` // of To's tasks whose files are not those of From's
+	Differ []result.Difference `json:"settings"`    // that are not the same
 }
 
 // Change is a task whose verdict is another now.
@@ -43,6 +47,7 @@ func compare(from, to Input) (out []Comparison) {
 			}
 			c := pair(was, now)
 			c.From, c.To, c.Agent = from.Name, to.Name, label(was)
+			c.Differ = list(result.Differs(was[0].Settings, now[0].Settings))
 			if label(now) != c.Agent {
 				c.Agent += " > " + label(now)
 			}
@@ -53,15 +58,18 @@ func compare(from, to Input) (out []Comparison) {
 }
 
 func pair(from, to []Trial) Comparison {
-	c := Comparison{Tasks: []Change{}}
+	c := Comparison{Tasks: []Change{}, Files: []string{}}
 	was, now := byTask(from), byTask(to)
 	for _, key := range slices.Sorted(maps.Keys(was)) {
 		old, fresh := was[key], now[key]
+		if fresh != nil && old[0].TaskChecksum != fresh[0].TaskChecksum {
+			c.Files = append(c.Files, fresh[0].Task)
+		}
 		switch {
 		case fresh == nil:
 			c.Only++
 			continue
-		case verdict(old) == verdict(fresh):
+		case verdict(old) == verdict(fresh), len(old) != len(fresh) && each(old) != "" && each(old) == each(fresh):
 			c.Same++
 			continue
 		}
@@ -93,18 +101,29 @@ func byTask(trials []Trial) map[string][]Trial {
 	return out
 }
 
-// verdict is what came of all attempts at a task.
-func verdict(lot []Trial) string {
-	word := func(t Trial) string {
-		switch k := Kind(t); k {
-		case "fault":
-			return Why(t).Class
-		case "partly":
-			return number(*t.Reward)
-		default:
-			return k
+func word(t Trial) string {
+	switch k := Kind(t); k {
+	case "fault":
+		return Why(t).Class
+	case "partly":
+		return number(*t.Reward)
+	default:
+		return k
+	}
+}
+
+// each is what came of every attempt at a task, "" if it was not the same.
+func each(lot []Trial) string {
+	for _, t := range lot {
+		if word(t) != word(lot[0]) {
+			return ""
 		}
 	}
+	return word(lot[0])
+}
+
+// verdict is what came of all attempts at a task.
+func verdict(lot []Trial) string {
 	if len(lot) == 1 {
 		return word(lot[0])
 	}

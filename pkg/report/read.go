@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -32,20 +33,48 @@ func Read(dir string) (Input, error) {
 		}
 		switch {
 		case f.Trial != nil:
-			in.Trials = append(in.Trials, known(*f.Trial, f.Dir))
+			t := known(*f.Trial, f.Dir)
+			t.Path = within(dir, f.Dir)
+			in.Trials = append(in.Trials, t)
 		case errors.Is(f.Err, fs.ErrNotExist):
-			in.Unfinished = append(in.Unfinished, filepath.Base(f.Dir))
+			in.Unfinished = append(in.Unfinished, within(dir, f.Dir))
 		default:
 			in.Unread = append(in.Unread, f.Err.Error())
 		}
 	}
-	for job, n := range begun {
+	config := map[string]result.JobConfig{}
+	for _, job := range slices.Sorted(maps.Keys(begun)) {
+		n := begun[job]
+		config[job] = configOf(job)
+		for _, s := range config[job].Skipped {
+			if !slices.Contains(in.Skipped, s) { // as it is by the other agent
+				in.Skipped = append(in.Skipped, s)
+			}
+		}
 		var j result.Job
 		if result.ReadJob(filepath.Join(job, result.ResultFile), &j) == nil {
 			in.NotBegun += max(0, j.Total-n)
 		}
 	}
+	for i := range in.Trials {
+		in.Trials[i].Settings = config[filepath.Dir(in.Trials[i].Dir)].Settings
+	}
 	return in, err
+}
+
+// within is a trial's folder as it is in a run's; "" where both are one.
+func within(run, dir string) string {
+	path, err := filepath.Rel(run, dir)
+	if err != nil || path == "." {
+		return ""
+	}
+	return path
+}
+
+// configOf is what a job's trials have in common, as far as it can be read.
+func configOf(job string) (c result.JobConfig) {
+	_ = result.ReadJob(filepath.Join(job, result.ConfigFile), &c)
+	return c
 }
 
 // ReadTrial reads a trial's folder. One that has no result yet is an
@@ -55,7 +84,9 @@ func ReadTrial(dir string) (Trial, error) {
 	if err != nil {
 		return Trial{}, err
 	}
-	return known(t, dir), nil
+	one := known(t, dir)
+	one.Settings = configOf(filepath.Dir(filepath.Clean(dir))).Settings
+	return one, nil
 }
 
 // known is a record with what else its folder says. What only training needs
@@ -68,9 +99,11 @@ func known(r result.Trial, dir string) Trial {
 	return t
 }
 
+const standardInput = "standard input"
+
 // Stream reads records as a run prints them, one a line.
 func Stream(r io.Reader) (Input, error) {
-	in := Input{Name: "standard input"}
+	in := Input{Name: standardInput}
 	lines := bufio.NewReaderSize(r, 1<<16)
 	for n := 1; ; n++ {
 		line, err := lines.ReadBytes('\n')

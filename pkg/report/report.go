@@ -26,14 +26,15 @@ type Report struct {
 
 // Run is one job: what one command has run, or several shards of it.
 type Run struct {
-	Name       string    `json:"name"`
-	Trials     int       `json:"trials"`
-	Unfinished []string  `json:"unfinished"` // trials without a result: running, or stopped
-	NotBegun   int       `json:"not_begun"`  // trials that were to be, as far as it is known
-	Unread     []string  `json:"unread"`     // what should have been a result, and why it is none
-	Datasets   []Dataset `json:"datasets"`   // of scripted agents only
-	Groups     []Group   `json:"groups"`
-	Isolation  Isolation `json:"isolation"`
+	Name       string           `json:"name"`
+	Trials     int              `json:"trials"`
+	Unfinished []string         `json:"unfinished"` // trials without a result: running, or stopped
+	NotBegun   int              `json:"not_begun"`  // trials that were to be, as far as it is known
+	Unread     []string         `json:"unread"`     // what should have been a result, and why it is none
+	Skipped    []result.Skipped `json:"skipped"`    // tasks of which there is no trial
+	Datasets   []Dataset        `json:"datasets"`   // of scripted agents only
+	Groups     []Group          `json:"groups"`
+	Isolation  Isolation        `json:"isolation"`
 }
 
 // Group is what one agent (and model) made of its trials.
@@ -41,18 +42,20 @@ type Group struct {
 	Agent string `json:"agent"`
 	Model string `json:"model"` // "" for an agent that has none
 
-	Trials   int       `json:"trials"`
-	Outcomes []Outcome `json:"outcomes"`
-	Faults   []Fault   `json:"faults"`
-	Rates    Rates     `json:"rates"`
-	PassAt   []PassAt  `json:"pass_at"`
-	Sets     []SetRate `json:"datasets"`
-	Stops    []Count   `json:"stops"`   // how the agent ended
-	Tainted  []string  `json:"tainted"` // trials
-	Turns    int       `json:"turns"`
-	Fence    Met       `json:"met_fence"`
-	Tokens   Tokens    `json:"tokens"`
-	Seconds  Spread    `json:"seconds"` // of a trial, all of it
+	Settings []result.Setting `json:"settings"`
+	Trials   int              `json:"trials"`
+	Outcomes []Outcome        `json:"outcomes"`
+	Faults   []Fault          `json:"faults"`
+	Rates    Rates            `json:"rates"`
+	PassAt   []PassAt         `json:"pass_at"`
+	Sets     []SetRate        `json:"datasets"`
+	Stops    []Count          `json:"stops"`   // how the agent ended
+	Tainted  []string         `json:"tainted"` // trials
+	Turns    int              `json:"turns"`
+	Replies  Replies          `json:"replies"`
+	Fence    Met              `json:"met_fence"`
+	Tokens   Tokens           `json:"tokens"`
+	Seconds  Spread           `json:"seconds"` // of a trial, all of it
 }
 
 // Outcome is one way in which trials ended.
@@ -121,14 +124,34 @@ type Met struct {
 	Known  int `json:"known"`  // trials of which it was counted
 }
 
+// Replies counts those of a model's that were not as they should be, and what was
+// done about a context that was full.
+type Replies struct {
+	Unread    int `json:"unread"`
+	Truncated int `json:"truncated"`
+	HandOvers int `json:"hand_overs"`
+}
+
+func (r Replies) String() string {
+	return fmt.Sprintf("%s could not be read, %d cut off; %s to a summary", times(r.Unread, "reply", "replies"), r.Truncated, times(r.HandOvers, "hand-over", "hand-overs"))
+}
+
+func repliesOf(t Trial) (r Replies) {
+	r.Unread, _ = noted(t, "unread_replies")
+	r.Truncated, _ = noted(t, "truncated_replies")
+	r.HandOvers, _ = noted(t, "hand_overs")
+	return r
+}
+
 // MetFence is where a trial's record has the number of such turns: in the
 // metadata of what the agent used.
 const MetFence = "turns_that_met_the_fence"
 
-// metFence is their number in one trial, if it was counted.
-func metFence(t Trial) (sum int, known bool) {
+// noted is a number in the metadata of what the agent of one trial used, if it
+// was counted.
+func noted(t Trial, what string) (sum int, known bool) {
 	for _, u := range t.Used() {
-		switch n := u.Metadata[MetFence].(type) {
+		switch n := u.Metadata[what].(type) {
 		case float64: // of JSON
 			sum, known = sum+int(n), true
 		case int:
@@ -156,10 +179,15 @@ type Spread struct {
 // verifier and, of an oracle's, the task's solution printed, "" where nobody can tell.
 type Trial struct {
 	result.Trial
-	Dir      string // "" where only the record was read
+	Dir      string           // "" where only the record was read
+	Path     string           // of Dir in the folder that was read; "" is the trial's name
+	Settings []result.Setting // of its run, where they are known
 	Verifier string
 	Script   string
 }
+
+// path names a trial in its run's folder: what follows RUN/ to see it.
+func (t Trial) path() string { return cmp.Or(t.Path, t.TrialName) }
 
 // Input is a run as it was read.
 type Input struct {
@@ -168,13 +196,14 @@ type Input struct {
 	Unfinished []string
 	NotBegun   int
 	Unread     []string
+	Skipped    []result.Skipped
 }
 
 // Summarise counts runs, and compares the first with each other.
 func Summarise(runs ...Input) Report {
 	r := Report{Schema: Schema, Runs: []Run{}, Changes: []Comparison{}}
 	for i, in := range runs {
-		run := Run{Name: in.Name, Trials: len(in.Trials), Unfinished: list(in.Unfinished), NotBegun: in.NotBegun, Unread: list(in.Unread),
+		run := Run{Name: in.Name, Trials: len(in.Trials), Unfinished: list(in.Unfinished), NotBegun: in.NotBegun, Unread: list(in.Unread), Skipped: list(in.Skipped),
 			Datasets: datasets(in.Trials), Groups: []Group{}, Isolation: isolation(in.Trials)}
 		for _, g := range groups(in.Trials) {
 			run.Groups = append(run.Groups, group(g))
@@ -217,7 +246,7 @@ func ModelOf(t Trial) string {
 }
 
 func group(trials []Trial) Group {
-	g := Group{Agent: trials[0].AgentInfo.Name, Model: ModelOf(trials[0]), Trials: len(trials), Rates: rates(trials), PassAt: passAt(trials),
+	g := Group{Agent: trials[0].AgentInfo.Name, Model: ModelOf(trials[0]), Settings: list(trials[0].Settings), Trials: len(trials), Rates: rates(trials), PassAt: passAt(trials),
 		Outcomes: outcomes(trials), Faults: faults(trials), Sets: []SetRate{}, Stops: []Count{}, Tainted: []string{}}
 	stops := map[string]int{}
 	var seconds []float64
@@ -226,14 +255,16 @@ func group(trials []Trial) Group {
 			stops[t.Agent.Stop]++
 		}
 		if len(t.Tainted) > 0 {
-			g.Tainted = append(g.Tainted, t.TrialName)
+			g.Tainted = append(g.Tainted, t.path())
 		}
 		g.Turns += t.Agent.Turns
-		if n, ok := metFence(t); ok {
+		if n, ok := noted(t, MetFence); ok {
 			g.Fence.Known++
 			g.Fence.Turns += n
 			g.Fence.Trials += min(n, 1)
 		}
+		r := repliesOf(t)
+		g.Replies = Replies{g.Replies.Unread + r.Unread, g.Replies.Truncated + r.Truncated, g.Replies.HandOvers + r.HandOvers}
 		if a := result.TallyOf(t.Trial); a.Input != nil || a.Output != nil {
 			g.Tokens.Trials++
 			g.Tokens.Input += deref(a.Input)
@@ -242,14 +273,14 @@ func group(trials []Trial) Group {
 		if s := span(t.StartedAt, &t.FinishedAt); s > 0 {
 			seconds = append(seconds, s)
 			if s > g.Seconds.Longest {
-				g.Seconds.Longest, g.Seconds.Trial = s, t.TrialName
+				g.Seconds.Longest, g.Seconds.Trial = s, t.path()
 			}
 		}
 	}
 	g.Stops = counts(stops)
 	slices.Sort(g.Tainted)
 	if slices.Sort(seconds); len(seconds) > 0 {
-		g.Seconds.Median = seconds[len(seconds)/2]
+		g.Seconds.Median = (seconds[(len(seconds)-1)/2] + seconds[len(seconds)/2]) / 2
 	}
 	for _, lot := range split(trials, DatasetOf) {
 		s := SetRate{Dataset: DatasetOf(lot[0]), Trials: len(lot), Rate: rates(lot).Verdicts}
@@ -304,7 +335,7 @@ func outcomes(trials []Trial) []Outcome {
 			by[key] = &o
 			all = append(all, &o)
 		}
-		by[key].Trials = append(by[key].Trials, t.TrialName)
+		by[key].Trials = append(by[key].Trials, t.path())
 	}
 	slices.SortStableFunc(all, func(a, b *Outcome) int {
 		return cmp.Or(cmp.Compare(slices.Index(Kinds, a.Kind), slices.Index(Kinds, b.Kind)), cmp.Compare(len(b.Trials), len(a.Trials)),
@@ -328,7 +359,7 @@ func faults(trials []Trial) []Fault {
 		f := Why(lot[0])
 		one := Fault{Phase: f.Phase, Class: f.Class, Cause: f.Cause, Trials: []string{}}
 		for _, t := range lot {
-			one.Trials = append(one.Trials, t.TrialName)
+			one.Trials = append(one.Trials, t.path())
 			one.Hint = cmp.Or(one.Hint, Why(t).Hint)
 		}
 		slices.Sort(one.Trials)
@@ -369,9 +400,9 @@ func deref(n *int) int {
 	return *n
 }
 
-func list(s []string) []string {
+func list[T any](s []T) []T {
 	if s == nil {
-		return []string{}
+		return []T{}
 	}
 	return s
 }

@@ -110,13 +110,17 @@ func rollouts() (before, after []Trial) {
 		before = append(before, trial("Endless Terminals", task, "terminus", verdict, m, tokens, hint, held("loopback", "public", result.Opened{What: "read /data/wheels", Why: "offline pip"})))
 		after = append(after, trial("Endless Terminals", task, "terminus", then, m, tokens, held("none", "public")))
 	}
+	for i := range after {
+		before[i].Settings, after[i].Settings = []result.Setting{{Name: "--max-turns", Value: "12"}}, []result.Setting{{Name: "--max-turns", Value: "4"}, {Name: "--temperature", Value: "0"}}
+	}
+	before[6].TaskChecksum = "mended"
 	before[0].Agent.Stop = "turn_cap"
 	none := 0
 	before[4].AgentResult, before[4].StepResults = nil, []result.StepResult{ // of a task with steps, theirs
 		{AgentResult: &result.AgentResult{InputTokens: &in, OutputTokens: &none, Metadata: map[string]any{MetFence: 1.0}}},
 		{AgentResult: &result.AgentResult{InputTokens: &none, OutputTokens: &out, Metadata: map[string]any{MetFence: 2.0}}}, {},
 	}
-	before[5].AgentResult = &result.AgentResult{InputTokens: &in, OutputTokens: &out, Metadata: map[string]any{MetFence: 0.0}}
+	before[5].AgentResult = &result.AgentResult{InputTokens: &in, OutputTokens: &out, Metadata: map[string]any{MetFence: 0.0, "unread_replies": 3.0, "truncated_replies": 1.0}}
 	before[1].Tainted = []result.Taint{{Path: "/usr/bin/python3", Why: "executed"}}
 	before[2].FinishedAt = before[2].StartedAt.Add(400 * time.Second)
 	return before, after[:11]
@@ -126,7 +130,7 @@ func rollouts() (before, after []Trial) {
 func TestGolden(t *testing.T) {
 	before, after := rollouts()
 	for name, runs := range map[string][]Input{
-		"guide":   {{Name: "jobs/validate", Trials: guide()}},
+		"guide":   {{Name: "jobs/validate", Trials: guide(), Skipped: []result.Skipped{{Path: "/data/x/untested", Reason: "it has no tests/test.sh"}}}},
 		"model":   {{Name: "jobs/a", Trials: before, Unfinished: []string{"task_12__Ab3dE6g"}, NotBegun: 7}},
 		"compare": {{Name: "jobs/a", Trials: before}, {Name: "jobs/b", Trials: after, Unread: []string{"jobs/b/x/result.json: not a record of a trial"}}},
 		"none":    {{Name: "jobs/empty", Unfinished: []string{"a", "b"}}},
@@ -351,6 +355,8 @@ func TestCompare(t *testing.T) {
 		{"two models", many(a, "0"), many(b, "1"), "terminus a > terminus b: same 0, better 1, worse 0: failed > solved"},
 		{"the same", many(a, "1"), many(a, "1"), "terminus a: same 1, better 0, worse 0"},
 		{"attempts", many(a, "1", "0", "1"), many(a, "1", "start start_failed infra", "0"), "terminus a: same 0, better 0, worse 1: 2/3 solved > 1/2 solved"},
+		{"more attempts", many(a, "1"), many(a, "1", "1"), "terminus a: same 1, better 0, worse 0"},
+		{"more attempts of which one fails", many(a, "1"), many(a, "1", "0"), "terminus a: same 0, better 0, worse 1: solved > 1/2 solved"},
 		{"a fault is not worse", many(a, "1"), many(a, "start start_failed infra"), "terminus a: same 0, better 0, worse 0: solved > start_failed"},
 		{"several groups", append(many(a, "1"), many(b, "0")...), many(b, "1"), "terminus b: same 0, better 1, worse 0: failed > solved"},
 		{"oracle and nop", []Trial{trial("d", "t", "oracle", "1")}, []Trial{trial("d", "t", "nop", "0")}, ""},

@@ -25,16 +25,20 @@ func Show(t Trial, lines int) []Block {
 	row("task", strings.TrimPrefix(DatasetOf(t)+" / "+t.TaskName, "adhoc / "))
 	row("task folder", t.Task)
 	row("agent", strings.TrimSpace(t.AgentInfo.Name+" "+t.AgentInfo.Version+" "+ModelOf(t)))
+	row("settings", settings(t.Settings))
 	row("ended by", ended(t.Agent))
 	row("reward from", from(t.Verify))
 	if t.VerifierResult != nil && len(t.VerifierResult.Rewards) > 1 {
 		row("rewards", rewards(t.VerifierResult.Rewards))
 	}
 	if t.Attempt > 1 || t.Tries > 1 {
-		row("attempt", fmt.Sprintf("%d, after %s", t.Attempt, times(t.Tries, "try", "tries")))
+		row("attempt", fmt.Sprintf("%d; %s", t.Attempt, times(t.Tries, "try", "tries")))
 	}
 	if a := result.TallyOf(t.Trial); a.Input != nil || a.Output != nil {
 		row("tokens", fmt.Sprintf("%d in, %d out", deref(a.Input), deref(a.Output)))
+	}
+	if r := repliesOf(t); r != (Replies{}) {
+		row("replies", r.String())
 	}
 	row("time", phases(t))
 	row("most used", usage(t.Usage))

@@ -106,7 +106,7 @@ func row(lot []Trial) Dataset {
 			built[image] = true
 		}
 		if k := Kind(t); t.AgentInfo.Name == oracle && (k == "failed" || k == "partly") || t.AgentInfo.Name == nop && (k == "solved" || k == "partly") {
-			d.Wrong = append(d.Wrong, Wrong{t.TrialName, t.AgentInfo.Name, *t.Reward, Likely(t)})
+			d.Wrong = append(d.Wrong, Wrong{t.path(), t.AgentInfo.Name, *t.Reward, Likely(t)})
 		}
 	}
 	slices.SortFunc(d.Wrong, func(a, b Wrong) int {

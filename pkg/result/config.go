@@ -1,6 +1,8 @@
 package result
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -60,6 +62,13 @@ type JobConfig struct {
 
 	// Ours.
 	Settings []Setting `json:"settings"`
+	Skipped  []Skipped `json:"skipped,omitempty"`
+}
+
+// Skipped is a task that was asked for and of which there is no trial.
+type Skipped struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
 }
 
 // RetryConfig is how often what may pass is tried again.
@@ -75,7 +84,15 @@ type Setting struct {
 }
 
 // Difference is a setting that is not as it was; "" where it was or is not set.
-type Difference struct{ Name, Was, Is string }
+type Difference struct {
+	Name string `json:"name"`
+	Was  string `json:"was"`
+	Is   string `json:"is"`
+}
+
+func (d Difference) String() string {
+	return fmt.Sprintf("%s was %s and is now %s", d.Name, cmp.Or(d.Was, "not set"), cmp.Or(d.Is, "not set"))
+}
 
 // Differs says which settings are not as they were, in the order of now, those
 // last that are not set now. One that is there several times has all its values.

@@ -58,16 +58,9 @@ func (e *Mismatch) Error() string {
 		if n > 0 {
 			text += ", "
 		}
-		text += fmt.Sprintf("%s was %s and is now %s", d.Name, orNone(d.Was), orNone(d.Is))
+		text += d.String()
 	}
 	return text
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "not set"
-	}
-	return s
 }
 
 // openFolder makes the job folder, or takes one with the same settings.
@@ -174,6 +167,12 @@ func jobConfig(o Options) (result.JobConfig, error) {
 		add(result.TaskConfig{Path: i.Spec.Task.Dir, Source: i.Spec.Task.Source})
 		if !slices.ContainsFunc(c.Agents, func(a result.AgentConfig) bool { return who(a) == who(i.Agent) }) {
 			c.Agents = append(c.Agents, i.Agent)
+		}
+	}
+	for _, s := range slices.Concat(o.Skipped, was.Skipped) {
+		if !known[s.Path] { // it was mended since, or is said again
+			known[s.Path] = true
+			c.Skipped = append(c.Skipped, s)
 		}
 	}
 	if begun {

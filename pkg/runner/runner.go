@@ -27,6 +27,8 @@ type Options struct {
 	// Settings are what all trials of a folder have in common, besides agent and
 	// model: with others there than these, none is run.
 	Settings []result.Setting
+	// Skipped are tasks that were asked for and are in no Item.
+	Skipped []result.Skipped
 	// Environment is the backend's part of each trial's config.json.
 	Environment result.EnvironmentConfig
 

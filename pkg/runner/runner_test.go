@@ -638,6 +638,15 @@ func TestRun_OtherSettings(t *testing.T) {
 	if err := result.ReadJob(filepath.Join(o.Out, result.ConfigFile), &c); err != nil || c.Attempts != 2 || len(c.Tasks) != 3 {
 		t.Errorf("%+v, %v", c, err)
 	}
+	// What is skipped is kept, until it is not any more.
+	for _, skipped := range [][]result.Skipped{{{Path: "/tasks/odd", Reason: "it has no tests"}, {Path: o.Items[2].Spec.Task.Dir, Reason: "it was broken"}}, nil} {
+		o.Skipped = skipped
+		mustRun(t, t.Context(), o)
+	}
+	var then result.JobConfig
+	if err := result.ReadJob(filepath.Join(o.Out, result.ConfigFile), &then); err != nil || len(then.Skipped) != 1 || then.Skipped[0] != (result.Skipped{Path: "/tasks/odd", Reason: "it has no tests"}) {
+		t.Errorf("skipped are %+v, %v", then.Skipped, err)
+	}
 	// Nor is anything added to a job of Harbor's own.
 	o.Out = t.TempDir()
 	if err := os.WriteFile(filepath.Join(o.Out, result.ConfigFile), []byte(`{"job_name": "x", "agents": [{"name": "oracle"}]}`), 0o644); err != nil {

@@ -296,8 +296,9 @@ func TestRun_Ended(t *testing.T) {
 				t.Errorf("more records: %q, %v", more, err)
 			}
 			_ = cmd.Wait()
-			if code := cmd.ProcessState.ExitCode(); sig == syscall.SIGTERM && code != 3 {
-				t.Errorf("exit code %d", code)
+			log, _ := os.ReadFile(p.path("out/run/job.log"))
+			if code := cmd.ProcessState.ExitCode(); sig == syscall.SIGTERM && (code != 3 || strings.Count(string(log), ": stopped: the signal SIGTERM asked for it\n") != 2) {
+				t.Errorf("exit code %d\n%s", code, log)
 			}
 			if found, _ := filepath.Glob(p.path("out/run/slow-*/result.json")); len(found) > 0 {
 				t.Errorf("trials that were ended have results: %v", found)
@@ -417,11 +418,11 @@ func TestReplay(t *testing.T) {
 		t.Fatalf("exit code %d\n%s", r.code, r.stderr)
 	}
 	trial := filepath.Join("out/run", rec.TrialName)
-	if r := p.run(p.command("replay", trial, "--scratch", p.path("scratch"))); r.code != 0 {
+	if r := p.run(p.command("replay", trial, "--scratch", p.path("scratch"))); r.code != 0 || strings.Contains(r.stderr, "have changed") {
 		t.Errorf("exit code %d\n%s", r.code, r.stderr)
 	}
 	p.task("a", "rm -f /it\n", rewards, "")
-	if r := p.run(p.command("replay", trial, "--scratch", p.path("scratch"))); r.code != 1 || !strings.Contains(r.stderr, "it does not come out the same") {
+	if r := p.run(p.command("replay", trial, "--scratch", p.path("scratch"))); r.code != 1 || !strings.Contains(r.stderr, "tasks/a have changed since that trial: this is another task\n") || !strings.Contains(r.stderr, "it does not come out the same") {
 		t.Errorf("exit code %d\n%s", r.code, r.stderr)
 	}
 }

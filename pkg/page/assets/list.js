@@ -50,13 +50,12 @@ function shown() {
 function drawList() {
   const d = rollout.data, root = document.getElementById("list");
   const n = (k) => d.trials.filter((t) => t.kind === k).length;
-  const judged = n("solved") + n("partly") + n("failed");
   fill(root, 
     h("h1", null, "rollout report"),
     h("p", { class: "dim" }, d.runs.join(", ")),
     h("div", { class: "cards" },
       card(d.trials.length, "trials"), d.open ? card(d.open, "not done") : null, Object.keys(kinds).filter(n).map((k) => card(n(k), kinds[k], k)),
-      judged ? card((n("solved") / judged * 100).toFixed(1) + "%", "of verdicts solved") : null,
+      rates(d.trials),
       d.trials.some((t) => t.tainted) ? card(d.trials.filter((t) => t.tainted).length, "tainted", "failed") : null),
     h("div", { class: "plots" },
       figure("Outcomes by dataset and agent", outcomes(d.trials, (f) => { Object.assign(rollout.filter, f); drawTrials(); document.getElementById("trials").scrollIntoView(); }), "all"),
@@ -67,6 +66,19 @@ function drawList() {
     h("section", { id: "trials" }),
     h("section", null, d.blocks.map(block)));
   drawTrials();
+}
+
+// rates are how much each agent has solved of what was judged; a no-op is to fail.
+function rates(trials) {
+  const by = new Map();
+  for (const t of trials) {
+    if (t.agent === "nop" || !["solved", "partly", "failed"].includes(t.kind)) continue;
+    const r = by.get(actor(t)) || { solved: 0, judged: 0 };
+    r.judged++;
+    r.solved += t.kind === "solved";
+    by.set(actor(t), r);
+  }
+  return [...by].map(([who, r]) => card((r.solved / r.judged * 100).toFixed(1) + "%", "of verdicts solved" + (by.size > 1 ? ": " + who : "")));
 }
 
 function card(value, what, kind) {

@@ -1,22 +1,28 @@
 // The plots of the list: drawn by hand, for no library is worth three bars.
 "use strict";
 
-// outcomes is a bar for each agent and dataset. A click on a piece shows its trials.
+// outcomes is a bar for each run, agent and dataset: two runs of one agent are
+// two. A click on a piece shows its trials.
 function outcomes(trials, pick) {
   const rows = new Map();
   for (const t of trials) {
-    const key = JSON.stringify([t.agent, t.set]);
-    if (!rows.has(key)) rows.set(key, { agent: t.agent, set: t.set, n: 0 });
+    const key = JSON.stringify([t.run, t.agent, t.set]);
+    if (!rows.has(key)) rows.set(key, { run: t.run, agent: t.agent, set: t.set, n: 0 });
     const r = rows.get(key);
     r[t.kind] = (r[t.kind] || 0) + 1;
     r.n++;
   }
-  const all = [...rows.values()].sort((a, b) => a.agent.localeCompare(b.agent) || a.set.localeCompare(b.set));
+  const all = [...rows.values()].sort((a, b) => a.agent.localeCompare(b.agent) || a.set.localeCompare(b.set) || a.run - b.run);
   const there = Object.keys(kinds).filter((k) => all.some((r) => r[k]));
   return [h("p", { class: "legend" }, there.map((k) => h("span", null, h("i", { class: "swatch " + k }), kinds[k]))),
     h("table", { class: "bars outcomes" }, all.map((r) =>
-      h("tr", null, h("th", null, r.set), h("td", { class: "dim" }, r.agent), h("td", null, bar(r, pick)),
+      h("tr", null, h("th", null, r.set), h("td", { class: "dim" }, actor(r)), h("td", null, bar(r, pick)),
         h("td", { class: "n" }, ((r.solved || 0) + (r.rejected || 0)) + " of " + r.n + (r.agent === "nop" ? " rejected" : " solved")))))];
+}
+
+// actor is who acted in a trial, and in which run where there are several.
+function actor(t) {
+  return t.agent + (rollout.data.runs.length > 1 ? ", " + rollout.data.runs[t.run] : "");
 }
 
 function bar(r, pick) {
@@ -25,7 +31,7 @@ function bar(r, pick) {
   for (const k of Object.keys(kinds)) {
     if (!r[k]) continue;
     const w = (1000 * r[k]) / r.n;
-    svg.append(h("svg:rect", { x: x, y: 0, width: w, height: 20, class: "fill " + k, onclick: () => pick({ kind: k, set: r.set, agent: r.agent }) },
+    svg.append(h("svg:rect", { x: x, y: 0, width: w, height: 20, class: "fill " + k, onclick: () => pick({ kind: k, set: r.set, agent: r.agent, run: rollout.data.runs.length > 1 ? String(r.run) : "" }) },
       h("svg:title", null, kinds[k] + ": " + r[k] + " of " + r.n)));
     x += w;
   }
