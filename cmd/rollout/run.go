@@ -258,7 +258,11 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 	}
 	if job.This().OnLogin() {
 		fmt.Fprintln(os.Stderr, "rollout: this is heavy work, and not in a job of Slurm")
-		fmt.Fprintln(os.Stderr, "hint: in a job, as examples/validate.sbatch does it")
+		example := "validate"
+		if c.String("agent") == "terminus" {
+			example = "terminus"
+		}
+		fmt.Fprintf(os.Stderr, "hint: in a job, as examples/%s.sbatch does it\n", example)
 	}
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // the error says it, and what is left ends cleanly
 	j.ctx, j.stop = ctx, stop

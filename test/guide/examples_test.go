@@ -272,6 +272,23 @@ func TestExamples_Validate(t *testing.T) {
 		}
 		p.ok(p.sh("rm validate-*"))
 	}
+	// A model plays what was found fit, its server in the same job. Without that
+	// the job ends.
+	bed.Require(t, "model")
+	at := filepath.Join(bed.Dir(), "model")
+	play := func(server string) (log string, r result) {
+		r = p.sh("sbatch --wait terminus.sbatch "+filepath.Join(at, "model.gguf")+" tasks", "LLAMA="+server, "N=1", "CONTEXT=2048", "FLAGS=--max-turns 1 --max-output-tokens 30")
+		return p.log("terminus-*.log"), r
+	}
+	if log, r := play("/bin/false"); r.code != 3 || !strings.Contains(log, "the server has ended with ") || !strings.Contains(log, "nothing was run") {
+		t.Errorf("without a server: exit code %d\n%s%s", r.code, r.stderr, log)
+	}
+	p.ok(p.sh("rm terminus-* server-*"))
+	log, r := play(filepath.Join(at, "llama-server"))
+	record := p.log("terminus-*.jsonl")
+	if r.code != 0 || strings.Count(record, "\n") != 1 || !strings.Contains(record, `"model_info":{"name":"model"}`) || !strings.Contains(record, `"agent":{"stop":"turn_cap","turns":1}`) {
+		t.Errorf("exit code %d\n%s%s\n%s", r.code, r.stderr, log, record)
+	}
 }
 
 // The jobs of an array share the work: each image is built by one of them, and
