@@ -51,7 +51,7 @@ func TestTerminus_Steps(t *testing.T) {
 		t.Errorf("%v; the job has %v and %v tokens, the turns %d and %d", err, job.Stats.InputTokens, job.Stats.OutputTokens, in, out)
 	}
 	said, err := p.command("report", "out/run", "--json").Output()
-	if want := fmt.Sprintf(`"turns":7,"met_fence":{"turns":1,"trials":1,"known":1},"tokens":{"input":%d,"output":%d,"trials":1}`, in, out); err != nil || !bytes.Contains(said, []byte(want)) {
+	if want := fmt.Sprintf(`"turns":7,"replies":{"unread":0,"truncated":0,"hand_overs":0},"met_fence":{"turns":1,"trials":1,"known":1},"tokens":{"input":%d,"output":%d,"trials":1}`, in, out); err != nil || !bytes.Contains(said, []byte(want)) {
 		t.Errorf("%v: no %s in\n%s", err, want, said)
 	}
 	// The recording shows in the end what the model saw.
