@@ -31,6 +31,7 @@ type Plain struct {
 	dcs    byte          // of a device control string, the part that it is in
 	esc    bool          // and an ESC came last, in its data
 	marks  int           // on the last character
+	again  bool          // that came last, and can be repeated
 	insert bool          // characters push others to the right
 }
 
@@ -118,12 +119,16 @@ func (p *Plain) pass(r rune) {
 func (p *Plain) shown(r rune) bool {
 	switch {
 	case r < ' ':
+		p.again = false
+		if !strings.ContainsRune("\b\t\n\v\f\r\x0e\x0f", r) {
+			return false
+		}
 		p.Work++
 		if r >= '\n' && r <= '\f' { // a line
 			p.Work += p.Width / 4
 		}
 		p.marks = 0
-		return strings.ContainsRune("\b\t\n\v\f\r\x0e\x0f", r)
+		return true
 	case r >= 0x7f && r < 0xa0: // some terminals take these as the beginnings of sequences
 		return false
 	case unicode.In(r, unicode.M, unicode.Cf) || r >= 0x1160 && r < 0x1200: // with the later parts of Hangul's syllables
@@ -135,7 +140,7 @@ func (p *Plain) shown(r rune) bool {
 	if p.insert {
 		p.Work += p.Width
 	}
-	p.marks = 0
+	p.marks, p.again = 0, true
 	return true
 }
 
@@ -143,7 +148,7 @@ func (p *Plain) shown(r rune) bool {
 // returned.
 func (p *Plain) more(c byte, at time.Duration) []byte {
 	if len(p.held) == 1 && strings.IndexByte(stringKinds, c) >= 0 {
-		p.held, p.within, p.since, p.dcs = p.held[:0], c, at, 0
+		p.held, p.within, p.since, p.dcs, p.again = p.held[:0], c, at, 0, false
 		return nil
 	}
 	if len(p.held) <= sequenceMost {
@@ -153,9 +158,10 @@ func (p *Plain) more(c byte, at time.Duration) []byte {
 	if control && (len(p.held) == 2 || c < '@') || !control && c < '0' { // not its last
 		return nil
 	}
-	whole := bytes.Clone(p.held)
-	p.held = p.held[:0]
+	whole, again := bytes.Clone(p.held), p.again
+	p.held, p.again = p.held[:0], false
 	switch {
+	case c == 'b' && control && !again:
 	case len(whole) > sequenceMost:
 	case control:
 		return p.control(whole[2:])

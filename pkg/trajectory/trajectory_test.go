@@ -306,10 +306,11 @@ func TestACastOnlyShows(t *testing.T) {
 		"\x1b]0;t\x1b[31ma\x1b]0;t\x18b\x1b_x\x1ac\x1b^x\ay\x1b\\d":            "\x1b[31mabcd",
 		"\x1bPqx\x18\x1b[m\x1b\x1b\\\a\x1b\\a\x1bP1:q\x1b[31mb\x1bP1\x1b[32mc": "a\x1b[31mb\x1b[32mc",
 		"\x1b[3é1ma\x1b[" + strings.Repeat("1", 300) + "mb":                    "\x1b[31mab",
+		"x\x1b[3b\x1b[3by\x1b[m\x1b[3bz\x1b]0;t\a\x1b[3b\r\x1b[3b":             "x\x1b[3by\x1b[mz\r", // nothing else came in between
 		// No number is beyond the terminal's size, and a character has few marks.
 		"\x1b[2147483647S\x1b[99999999999999999999;7H\x1b[24L\x1b[;81H": "\x1b[24S\x1b[80;7H\x1b[24L\x1b[;80H",
 		"\x1b[999;38:2::256:0:1mx\x1b[1000b\x1b[1000@\x1b[1048l":        "\x1b[255;38:2::255:0:1mx\x1b[80b\x1b[80@",
-		"e" + strings.Repeat("\u0301\x1b[m\u200d", 9) + "o\u0301":       "e" + strings.Repeat("\u0301\x1b[m\u200d", 4) + strings.Repeat("\x1b[m", 5) + "o\u0301",
+		"e" + strings.Repeat("\u0301\x1b[m\a\u200d", 9) + "o\u0301":     "e" + strings.Repeat("\u0301\x1b[m\u200d", 4) + strings.Repeat("\x1b[m", 5) + "o\u0301",
 	} {
 		for at := range len(in) + 1 {
 			var out bytes.Buffer
@@ -367,7 +368,7 @@ func TestPlainCountsWork(t *testing.T) {
 	if text != 1000 {
 		t.Errorf("of a letter %d", text)
 	}
-	for s, times := range map[string]int{"\n": 20, "\x1b[S": 50, "\x1b[999L": 1000, "\x1b[2J": 200, "\x1b[?47h\x1b[?47l": 500, "\x1b[999b": 1000, "\x1bM": 100, "e\u0301\u0301\u0301": 2, "\x1b[4h" + strings.Repeat("x", 995): 100} {
+	for s, times := range map[string]int{"\n": 20, "\x1b[S": 50, "\x1b[999L": 1000, "\x1b[2J": 200, "\x1b[?47h\x1b[?47l": 500, "x\x1b[999b": 500, "\x1bM": 100, "e\u0301\u0301\u0301": 2, "\x1b[4h" + strings.Repeat("x", 995): 100} {
 		if got := work(s); got < times*text {
 			t.Errorf("of %.20q %d, less than %d times a letter's", s, got, times)
 		}

@@ -3,6 +3,7 @@ package rollout
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,7 +51,7 @@ func TestTerminus_Steps(t *testing.T) {
 		t.Errorf("%v; the job has %v and %v tokens, the turns %d and %d", err, job.Stats.InputTokens, job.Stats.OutputTokens, in, out)
 	}
 	said, err := p.command("report", "out/run", "--json").Output()
-	if want := fmt.Sprintf(`"turns":7,"met_fence":{"turns":1,"trials":1,"known":1},"tokens":{"input":%d,"output":%d,"trials":1}`, in, out); err != nil || !bytes.Contains(said, []byte(want)) {
+	if want := fmt.Sprintf(`"turns":7,"replies":{"unread":0,"truncated":0,"hand_overs":0},"met_fence":{"turns":1,"trials":1,"known":1},"tokens":{"input":%d,"output":%d,"trials":1}`, in, out); err != nil || !bytes.Contains(said, []byte(want)) {
 		t.Errorf("%v: no %s in\n%s", err, want, said)
 	}
 	// The recording shows in the end what the model saw.
@@ -102,7 +103,20 @@ func played(t *testing.T, cast []byte) (code, screen string) {
 	if err := os.WriteFile(filepath.Join(dir, "cast"), cast, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	tmux := func(args ...string) string {
+	tmux := tmuxIn(t, dir)
+	tmux("new-session", "-d", "-x", "160", "-y", "40", "asciinema play -i 0.01 cast; echo $? >code; tmux -S socket wait-for -S over; exec sleep infinity")
+	defer tmux("kill-server")
+	tmux("wait-for", "over")
+	said, err := os.ReadFile(filepath.Join(dir, "code"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(said)), strings.TrimRight(tmux("capture-pane", "-p"), "\n")
+}
+
+// tmuxIn runs commands of a tmux server of its own, in a folder.
+func tmuxIn(t *testing.T, dir string) func(...string) string {
+	return func(args ...string) string {
 		t.Helper()
 		cmd := exec.Command("tmux", append([]string{"-u", "-f", "/dev/null", "-S", "socket"}, args...)...)
 		cmd.Dir, cmd.Env = dir, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "LANG=C.UTF-8"}
@@ -112,12 +126,38 @@ func played(t *testing.T, cast []byte) (code, screen string) {
 		}
 		return string(out)
 	}
-	tmux("new-session", "-d", "-x", "160", "-y", "40", "asciinema play -i 0.01 cast; echo $? >code; tmux -S socket wait-for -S over; exec sleep infinity")
+}
+
+// Pieces of which a program's output is made that nobody expects: strings that
+// do not end, sequences within sequences, numbers without measure.
+var pieces = []string{"\x1b]", "0;", "\x1bP", "\x1b_", "\x1b^", "\x1bX", "\x1bk", "\x1b\\", "\x1b", "\x18", "\x1a", "\a", "a", "bc", "q", "1", ";", ":", "?", " ", "!", "\r\n", "\t", "é", "日", "e\u0301", "\x1b[", "\x1b[99999L",
+	"\x1b[5@", "\x1b[999999999P", "\x1b[3X", "\x1b[999;999Hz", "\x1b[H", "\x1b[3;5H", "\x1b[2S", "\x1b[T", "\x1b[31m", "\x1b[3", "\x1b[J", "\x1b[1K", "\x1b(0", "\x1b(B", "\\", "\x7f", "\x1bM", "\x1b7", "\x1b8", "m", "x\x1b[5b"}
+
+// Of whatever is printed a recording shows what tmux, and so a model, shows.
+func TestRecording_ShowsWhatTmuxShows(t *testing.T) {
+	bed.Require(t, "tools")
+	dir := t.TempDir()
+	tmux := tmuxIn(t, dir)
+	tmux("new-session", "-d", "-x", "80", "-y", "24", "exec sleep infinity")
 	defer tmux("kill-server")
-	tmux("wait-for", "over")
-	said, err := os.ReadFile(filepath.Join(dir, "code"))
-	if err != nil {
-		t.Fatal(err)
+	show := func(s string) string {
+		if err := os.WriteFile(filepath.Join(dir, "f"), []byte(s), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		tmux("respawn-pane", "-k", `stty raw; cat f; printf '\033\\\033\\'; tmux -S socket wait-for -S over; exec sleep infinity`)
+		tmux("wait-for", "over")
+		return tmux("capture-pane", "-p")
 	}
-	return strings.TrimSpace(string(said)), strings.TrimRight(tmux("capture-pane", "-p"), "\n")
+	chosen := rand.New(rand.NewPCG(0, 0))
+	for range 40 {
+		s := "start "
+		for range 5 + chosen.IntN(30) {
+			s += pieces[chosen.IntN(len(pieces))]
+		}
+		p := trajectory.Plain{Width: 80, Height: 24}
+		recorded := p.Filter(0, s)
+		if was, now := show(s), show(recorded); was != now {
+			t.Errorf("%q is recorded as %q, which shows\n%s\nand it was\n%s", s, recorded, now, was)
+		}
+	}
 }
