@@ -31,6 +31,9 @@ func FuzzAnswer(f *testing.F) {
 		if bytes.Contains(clean, []byte(secret)) || json.Unmarshal(body, &any) == nil && json.Unmarshal(clean, &list) != nil {
 			t.Errorf("%q became %q", body, clean)
 		}
+		if spelled, _ := json.Marshal(list); bytes.Contains(spelled, []byte(secret)) {
+			t.Errorf("%q became %q", body, clean)
+		}
 		r, err := c.read(clean)
 		if err != nil {
 			return
