@@ -110,6 +110,9 @@ func inputs(ctx context.Context, c *urfave.Context, args []string) ([]item, []ta
 	return items, skipped, nil
 }
 
+// inputMost is more than the lines of any number of tasks have.
+const inputMost = 64 << 20
+
 // readAll reads standard input, which may stay open: until a signal comes.
 func readAll(ctx context.Context, in io.Reader) ([]byte, error) {
 	type read struct {
@@ -118,7 +121,10 @@ func readAll(ctx context.Context, in io.Reader) ([]byte, error) {
 	}
 	done := make(chan read, 1)
 	go func() {
-		data, err := io.ReadAll(in)
+		data, err := io.ReadAll(io.LimitReader(in, inputMost+1))
+		if len(data) > inputMost {
+			err = fmt.Errorf("more than %d MiB are no lines of tasks", inputMost>>20)
+		}
 		done <- read{data, err}
 	}()
 	select {

@@ -200,4 +200,12 @@ func TestFilesOfFlagsAreFiles(t *testing.T) {
 			}, "--"+flag, value)
 		}
 	}
+	zero, err := os.Open("/dev/zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer zero.Close()
+	if _, err := readAll(t.Context(), zero); err == nil {
+		t.Error("standard input has no end")
+	}
 }

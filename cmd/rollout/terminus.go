@@ -163,6 +163,9 @@ func key(c *urfave.Context) (model.Key, error) {
 	if err != nil {
 		return key, cli.Usagef("", "%w", err)
 	}
+	if st, err := os.Stat(file); err == nil && st.Mode()&0o004 != 0 {
+		fmt.Fprintf(os.Stderr, "rollout: warning: the mode of %s lets every user read the key: chmod 600\n", cli.Printable(file))
+	}
 	return key, nil
 }
 

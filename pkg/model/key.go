@@ -74,36 +74,40 @@ func (k Key) hide(s string) string {
 // hideIn takes the key out of a body: in whatever way a string of JSON spells
 // it.
 func (k Key) hideIn(body []byte) []byte {
-	if !k.secret() {
+	switch {
+	case !k.secret():
 		return body
-	}
-	var whole any
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.UseNumber()
-	if !json.Valid(body) || d.Decode(&whole) != nil {
+	case !json.Valid(body):
 		return []byte(k.hide(string(body)))
 	}
-	clean, err := json.Marshal(k.hideAll(whole))
-	if err != nil {
-		panic("BUG: JSON that is none: " + err.Error())
+	clean := make([]byte, 0, len(body))
+	for {
+		begin := bytes.IndexByte(body, '"')
+		if begin < 0 {
+			return append(clean, body...)
+		}
+		end := begin + 1
+		for ; body[end] != '"'; end++ {
+			if body[end] == '\\' {
+				end++
+			}
+		}
+		clean = append(clean, body[:begin]...)
+		clean = append(clean, k.hideQuoted(body[begin:end+1])...)
+		body = body[end+1:]
 	}
-	return clean
 }
 
-func (k Key) hideAll(v any) any {
-	switch v := v.(type) {
-	case string:
-		return k.hide(v)
-	case []any:
-		for i := range v {
-			v[i] = k.hideAll(v[i])
-		}
-	case map[string]any:
-		clean := make(map[string]any, len(v))
-		for name, of := range v {
-			clean[k.hide(name)] = k.hideAll(of)
-		}
-		return clean
+// hideQuoted is hide of a string of JSON.
+func (k Key) hideQuoted(quoted []byte) []byte {
+	var said string
+	if json.Unmarshal(quoted, &said) != nil {
+		return quoted
 	}
-	return v
+	clean := k.hide(said)
+	if clean == said {
+		return quoted
+	}
+	quoted, _ = json.Marshal(clean) // a string
+	return quoted
 }

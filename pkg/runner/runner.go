@@ -295,6 +295,10 @@ func (r *run) tell(i Item, kind Kind, t result.Trial) {
 	r.o.Event(Event{Item: i, Kind: kind, Trial: &t})
 	r.mu.Unlock()
 	if err := r.o.Record(t); err != nil {
+		if _, full := result.Unwritable(err); full {
+			r.drain(err)
+			return
+		}
 		r.fail(err)
 	}
 }

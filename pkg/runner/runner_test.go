@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"fence/pkg/job"
 	"fence/pkg/result"
 	"fence/pkg/spec"
@@ -679,64 +681,81 @@ func TestRun_CannotWrite(t *testing.T) {
 	}
 }
 
-// A job folder that is full ends a run, but not the trials that are under way;
-// the same again goes on.
+// A disk that is full ends a run, but not the trials that are under way; the
+// same again goes on.
 func TestRun_Full(t *testing.T) {
-	for name, full := range map[string]func(Options, Item, string) result.Trial{
-		"a fault": func(_ Options, i Item, _ string) result.Trial {
+	for name, c := range map[string]struct {
+		try   func(i Item, dir string) result.Trial
+		ended int
+	}{
+		"a fault": {func(i Item, _ string) result.Trial {
 			r := broke(result.OutFull, "infra")
 			r.Fault.Hint = "make room"
 			return r
-		},
-		"a verdict": func(_ Options, i Item, dir string) result.Trial {
+		}, 2},
+		"a verdict": {func(i Item, dir string) result.Trial {
 			if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o644)); err != nil {
 				t.Error(err)
 			}
 			return acted(i)
-		},
+		}, 1},
+		"a record": {func(i Item, _ string) result.Trial { return acted(i) }, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t, Items(specs(20), oracle, 1))
 			o.Jobs, o.Retries = 2, 1
-			over := make(chan struct{})
-			o.Say = func(string) { close(over) }
-			o.Event = func(e Event) {
-				if e.Kind == Ended && e.Trial.Fault != nil && e.Trial.Fault.Class == result.OutFull {
-					close(over)
-				}
-			}
+			first, second := o.Items[0].Name, o.Items[1].Name
+			begun := make(chan struct{})
 			o.Try = func(ctx context.Context, i Item, dir string) result.Trial {
 				switch i.Name {
-				case o.Items[0].Name:
-					<-over
+				case first:
+					<-begun
+					for lock := filepath.Join(o.Out, ours, "locks", second); exists(lock); time.Sleep(time.Millisecond) {
+					}
 					if ctx.Err() != nil {
 						t.Error("a trial under way is stopped")
 					}
-					return acted(i)
-				case o.Items[1].Name:
-					return full(o, i, dir)
+				case second:
+					close(begun)
+					return c.try(i, dir)
+				default:
+					t.Errorf("%s is begun", i.Name)
 				}
-				t.Errorf("%s is begun", i.Name)
 				return acted(i)
+			}
+			o.Record = func(r result.Trial) error {
+				if name == "a record" && r.TrialName == second {
+					return unix.ENOSPC
+				}
+				return nil
 			}
 			s, err := Run(t.Context(), o)
 			var is *Full
-			if errors.As(err, &is) != (name == "a fault") || err == nil || is != nil && is.Hint != "make room" {
+			if err == nil || errors.As(err, &is) != (name == "a fault") || is != nil && is.Hint != "make room" {
 				t.Errorf("%v", err)
 			}
-			if s.Ended+s.Left != 20 || s.Stopped != 0 || (s.Ended == 2) != (name == "a fault") {
+			if s.Ended != c.ended || s.Left != 20-c.ended || s.Stopped != 0 {
 				t.Errorf("%+v", s)
 			}
-			if got, err := result.Read(filepath.Join(o.Out, o.Items[0].Name)); err != nil || got.TrialName != o.Items[0].Name {
+			if _, err := result.Read(filepath.Join(o.Out, first)); err != nil {
 				t.Errorf("the trial that was under way: %v", err)
 			}
-			_ = os.Remove(filepath.Join(o.Out, o.Items[1].Name)) // if it is a file
-			o.Try, o.Event, o.Say = writes, nil, nil
-			if s := mustRun(t, t.Context(), o); !s.Done() || s.Kept != 1 {
+			if name == "a verdict" {
+				if err := os.Remove(filepath.Join(o.Out, second)); err != nil { // a file
+					t.Error(err)
+				}
+			}
+			o.Try, o.Record = writes, nil
+			if s := mustRun(t, t.Context(), o); !s.Done() || s.Kept == 0 {
 				t.Errorf("afterwards: %+v", s)
 			}
 		})
 	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // A try that says nothing, or two things, of its trial is no verdict.

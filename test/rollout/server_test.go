@@ -76,6 +76,9 @@ func TestServer_Key(t *testing.T) {
 			if word(rec) != "1" || rec.Tries != 1 || !strings.Contains(r.stderr, "no [key]") {
 				t.Errorf("%s %+v\n%s", word(rec), rec.Fault, r.stderr)
 			}
+			if open := strings.Contains(r.stderr, "chmod 600"); open != (name == "file") {
+				t.Errorf("that others can read it is said: %v\n%s", open, r.stderr)
+			}
 			if got := s.Requests()[0].Header.Get("Authorization"); got != "Bearer "+key {
 				t.Errorf("the control: sent is %q", got)
 			}
