@@ -27,22 +27,23 @@ type view struct {
 	cursor    int      // its row, from 0
 	history   int      // rows above the screen
 	all       []string // lines above the screen and on it; a wrapped one is one
+	omitted   int      // bytes that are missing in the middle of all
+	lost      bool     // all may begin anywhere
 	joined    []string // of these, those on the screen
 	rows      []string // the screen row by row, with blanks at their ends
 	screen    []string // the screen as it is to be seen
 }
 
-func parse(answers []string) (v view, err error) {
+func parse(answers []text) (v view, err error) {
 	alternate := 0
-	if _, err := fmt.Sscan(answers[0], &alternate, &v.cursor, &v.history); err != nil {
-		return v, fmt.Errorf("tmux: %q", answers[0])
+	if _, err := fmt.Sscan(strings.Join(answers[0].lines, ""), &alternate, &v.cursor, &v.history); err != nil {
+		return v, fmt.Errorf("tmux: %q", answers[0].lines)
 	}
 	v.alternate = alternate != 0
-	v.all, v.joined, v.rows, v.screen = lines(answers[1]), lines(answers[3]), lines(answers[4]), lines(answers[5])
+	v.all, v.omitted = answers[1].lines, answers[1].omitted
+	v.joined, v.rows, v.screen = answers[3].lines, answers[4].lines, answers[5].lines
 	return v, nil
 }
-
-func lines(s string) []string { return strings.Split(s, "\n") }
 
 // tidy is text without blanks at the ends of lines, or blank lines at its end.
 func tidy(lines []string) string {
@@ -70,12 +71,12 @@ func (m mark) next(v view) (terminus.Output, mark) {
 	}
 	after := place(v)
 	switch {
-	case !m.lost && len(v.all) >= len(m.above) && slices.EqualFunc(m.above, v.all[:len(m.above)], same):
+	case !m.lost && !v.lost && len(v.all) >= len(m.above) && slices.EqualFunc(m.above, v.all[:len(m.above)], same):
 		if text := tidy(v.all[len(m.above):]); text != "" {
-			return terminus.Output{Text: text}, after
+			return terminus.Output{Text: text, Omitted: v.omitted}, after
 		}
-	case v.history >= Lines*9/10: // it drops a tenth when it is full
-		return terminus.Output{Text: fmt.Sprintf("[more than %d lines came; the first of them are gone]\n", v.history) + tidy(v.all)}, after
+	case v.lost, v.history >= Lines*9/10: // it drops a tenth when it is full
+		return terminus.Output{Text: fmt.Sprintf("[more than %d lines came; the first of them are gone]\n", v.history) + tidy(v.all), Omitted: v.omitted}, after
 	}
 	return terminus.Output{Text: tidy(v.screen), Screen: true}, after
 }

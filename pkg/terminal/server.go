@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,9 +36,13 @@ hide = ["@shared", "@home", "@sockets"]
 keep = ["PATH", "LANG", "HOME", "LD_LIBRARY_PATH"]
 `
 
-// Lines are how many can come between two looks without any being lost. A line
-// takes up to 800 bytes of tmux's memory, more with colours; each look frees it.
-const Lines = 110_000
+// Lines are how many can come between two looks without any being lost, as long as
+// they take no more than mostHistory bytes of tmux's memory: up to 800 for a line of
+// ASCII, 4,100 for one of colours or other characters. Each look frees them.
+const (
+	Lines       = 110_000
+	mostHistory = 100 << 20
+)
 
 // settings are tmux's. The limit of the history counts for panes that are made
 // later. Nobody is attached but this program, whose end is the server's. No
@@ -124,7 +129,7 @@ func startServer(ctx context.Context, fence, tmux, dir, screen, keys string) (*s
 	answers, err := s.ask(ctx, "refresh-client -f no-output", "display-message -p '#{pid}'")
 	if err == nil {
 		var pid int
-		if pid, err = strconv.Atoi(answers[1]); err == nil {
+		if pid, err = strconv.Atoi(strings.Join(answers[1].lines, "")); err == nil {
 			s.pid, err = unix.PidfdOpen(pid, 0)
 		}
 	}
@@ -147,9 +152,19 @@ type request struct {
 }
 
 type answer struct {
-	texts []string
+	texts []text
 	err   error
 }
+
+// text is what one command has said, or the beginning and the end of that.
+type text struct {
+	lines   []string
+	omitted int // bytes in between
+}
+
+// kept is how many bytes of the beginning of a text are held, and of its end: more
+// than a screen has, or a model is shown.
+const kept = 256 << 10
 
 // ask has the server carry out commands, with nothing in between, and returns
 // what each said. It fails as a whole. At the end of ctx nobody waits for the
@@ -158,17 +173,17 @@ type answer struct {
 // What a pane shows stands in the answer as it is, and may look like the end of
 // it. So each command is followed by another that prints a word which nobody
 // else can know.
-func (s *server) ask(ctx context.Context, commands ...string) ([]string, error) {
+func (s *server) ask(ctx context.Context, commands ...string) ([]text, error) {
 	q := &request{rand.Text(), len(commands), make(chan answer, 1), make(chan struct{})}
-	var text strings.Builder
+	var script strings.Builder
 	for i, c := range commands {
 		if i > 0 {
-			text.WriteString(" ; ")
+			script.WriteString(" ; ")
 		}
-		fmt.Fprintf(&text, "%s ; display-message -p %s-%d", c, q.word, i)
+		fmt.Fprintf(&script, "%s ; display-message -p %s-%d", c, q.word, i)
 	}
 	// Where one fails, those behind it are left out, but not the next line.
-	fmt.Fprintf(&text, "\ndisplay-message -p %s\n", q.word)
+	fmt.Fprintf(&script, "\ndisplay-message -p %s\n", q.word)
 	s.mu.Lock()
 	before := s.last
 	s.last = q.over
@@ -180,7 +195,7 @@ func (s *server) ask(ctx context.Context, commands ...string) ([]string, error) 
 			return
 		}
 		s.asked.Store(q)
-		_, _ = io.WriteString(s.in, text.String()) // if it cannot be written, the client has ended
+		_, _ = io.WriteString(s.in, script.String()) // if it cannot be written, the client has ended
 	}()
 	select {
 	case a := <-q.answer:
@@ -232,8 +247,8 @@ func (s *server) listen(attached chan<- struct{}) {
 
 // read reads the answers to n commands, each of which is followed by a word of
 // its own, from their first line on.
-func read(r *bufio.Reader, line, word string, n int) (texts []string, failed error) {
-	var section []string
+func read(r *bufio.Reader, line, word string, n int) (texts []text, failed error) {
+	var section ends
 	next := word + "-0"
 	for {
 		line = strings.TrimSuffix(line, "\n")
@@ -242,7 +257,6 @@ func read(r *bufio.Reader, line, word string, n int) (texts []string, failed err
 			if _, err := r.ReadString('\n'); err != nil { // the end of the word's own block
 				return nil, err
 			}
-			section = section[:max(0, len(section)-1)] // and its beginning
 			switch {
 			case last && len(texts) < n:
 				_, err := block(section)
@@ -250,38 +264,87 @@ func read(r *bufio.Reader, line, word string, n int) (texts []string, failed err
 			case last:
 				return texts, failed
 			}
-			text, err := block(section)
-			texts, section, failed = append(texts, text), nil, cmp.Or(failed, err)
+			said, err := block(section)
+			texts, section, failed = append(texts, said), ends{}, cmp.Or(failed, err)
 			next = fmt.Sprintf("%s-%d", word, len(texts))
 		} else {
-			section = append(section, line)
+			section.add(line)
 		}
+		var cut int
 		var err error
-		if line, err = r.ReadString('\n'); err != nil {
+		if line, cut, err = readLine(r); err != nil {
 			return nil, err
+		}
+		section.omitted += cut
+	}
+}
+
+// ends are the lines of a text, without those in the middle of a long one.
+type ends struct {
+	first, last []string
+	room        int // what last has taken of its own
+	size        int
+	omitted     int
+}
+
+func (e *ends) add(line string) {
+	if room := kept - e.size; room > 0 {
+		n := min(room, len(line))
+		e.first, line = append(e.first, line[:n]), line[n:]
+		if e.size += n + 1; line == "" {
+			return
+		}
+	}
+	e.last = append(e.last, line)
+	for e.room += len(line) + 1; e.room > kept; {
+		old, over := e.last[0], e.room-kept
+		if over <= len(old) {
+			e.last[0], e.room, e.omitted = old[over:], kept, e.omitted+over
+			return
+		}
+		e.room -= len(old) + 1
+		e.omitted += len(strings.TrimRight(old, " ")) + 1
+		e.last[0], e.last = "", e.last[1:]
+	}
+}
+
+// readLine reads a line, without the middle of a long one.
+func readLine(r *bufio.Reader) (line string, omitted int, err error) {
+	var b []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		b = append(b, part...)
+		if len(b) > 4*kept {
+			omitted += len(b) - 2*kept
+			b = append(b[:kept], b[len(b)-kept:]...)
+		}
+		if err != bufio.ErrBufferFull {
+			return string(b), omitted, err
 		}
 	}
 }
 
 // block is what the first command of an answer said: what lies between its
-// %begin and the last line that is its end.
-func block(section []string) (string, error) {
-	for i, line := range section {
+// %begin and the last line that is its end. What follows is the beginning of
+// another's.
+func block(section ends) (text, error) {
+	all := slices.Concat(section.first, section.last)
+	for i, line := range all {
 		id, ok := strings.CutPrefix(line, "%begin ")
 		if !ok {
 			continue // a notification
 		}
-		for k := len(section) - 1; k > i; k-- {
-			text := strings.Join(section[i+1:k], "\n")
-			switch section[k] {
+		for k := len(all) - 1; k > i; k-- {
+			said := text{all[i+1 : k], section.omitted}
+			switch all[k] {
 			case "%end " + id:
-				return text, nil
+				return said, nil
 			case "%error " + id:
-				return "", fmt.Errorf("tmux: %s", text)
+				return text{}, fmt.Errorf("tmux: %s", strings.Join(said.lines, "\n"))
 			}
 		}
 	}
-	return "", errors.New("tmux has not answered")
+	return text{}, errors.New("tmux has not answered")
 }
 
 // endTimeout is for a process that was killed, which takes milliseconds.

@@ -14,8 +14,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,16 +62,20 @@ func (e *Error) Error() string { return e.Message }
 
 // Terminal is one that is up, with a shell in it. It is terminus.Terminal.
 type Terminal struct {
-	dir      string
-	tmux     *server
-	keys     *os.File // what tmux has as input for the shell
-	screen   *os.File // what the shell prints, for tmux
-	record   io.Writer
-	begun    chan struct{} // closed when the shell has printed something
-	once     sync.Once
-	detached chan struct{} // closed by Close
-	ended    chan struct{} // closed when the shell has ended
-	err      error         // why it did not end by itself, once ended is closed
+	dir     string
+	tmux    *server
+	keys    *os.File // what tmux has as input for the shell
+	screen  *os.File // what the shell prints, for tmux
+	record  io.Writer
+	marks   marks
+	weighed int           // bytes that tmux was given since it was asked what it holds
+	lost    atomic.Bool   // the history was emptied since the last look
+	begun   chan struct{} // closed when the shell has printed something
+	once    sync.Once
+	life    context.Context // ends with Close
+	end     context.CancelFunc
+	ended   chan struct{} // closed when the shell has ended
+	err     error         // why it did not end by itself, once ended is closed
 
 	mark  mark
 	notes []string
@@ -90,7 +96,8 @@ func Start(ctx context.Context, o Options) (_ *Terminal, err error) {
 	wait := cmp.Or(o.Patience, patience)
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, failed("does it work by hand? --tmux FILE names another", "%s, which keeps the terminal, has not answered for %s", o.Tmux, wait))
 	defer cancel()
-	t := &Terminal{dir: o.Dir, record: o.Record, begun: make(chan struct{}), detached: make(chan struct{}), ended: make(chan struct{})}
+	t := &Terminal{dir: o.Dir, record: o.Record, begun: make(chan struct{}), ended: make(chan struct{})}
+	t.life, t.end = context.WithCancel(context.WithoutCancel(ctx))
 	shellRuns := false
 	defer func() {
 		if err != nil {
@@ -184,18 +191,33 @@ type printed struct{ *Terminal }
 
 func (p printed) Write(b []byte) (int, error) {
 	p.once.Do(func() { close(p.begun) })
-	select {
-	case <-p.detached:
+	if p.life.Err() != nil {
 		return len(b), nil
-	default:
 	}
 	if p.record != nil {
 		_, _ = p.record.Write(b) // a recording says at its end that it is not whole; the model is to see what comes
 	}
-	if n, err := p.screen.Write(b); err != nil && !errors.Is(err, os.ErrClosed) {
+	if n, err := p.screen.Write(p.marks.pass(b)); err != nil && !errors.Is(err, os.ErrClosed) {
 		return n, err
 	}
+	if p.weighed += len(b); p.weighed >= 256<<10 {
+		p.weighed = 0
+		p.weigh()
+	}
 	return len(b), nil
+}
+
+// weigh empties a history that takes too much of tmux's memory. What is not known
+// is left: tmux has ended then, or the terminal is being closed.
+func (t *Terminal) weigh() {
+	answers, err := t.tmux.ask(t.life, "display-message -p -t %0 '#{history_bytes}'")
+	if err != nil {
+		return
+	}
+	if n, err := strconv.Atoi(strings.Join(answers[0].lines, "")); err == nil && n > mostHistory {
+		t.lost.Store(true)
+		_, _ = t.tmux.ask(t.life, "clear-history -t %0")
+	}
 }
 
 // gone is why nothing can be typed or seen any more, or nil.
@@ -245,7 +267,7 @@ func (t *Terminal) Send(ctx context.Context, keys string, wait time.Duration) er
 }
 
 // ask asks tmux; that the shell has ended goes before what tmux says.
-func (t *Terminal) ask(ctx context.Context, commands ...string) ([]string, error) {
+func (t *Terminal) ask(ctx context.Context, commands ...string) ([]text, error) {
 	answers, err := t.tmux.ask(ctx, commands...)
 	if err != nil && ctx.Err() == nil {
 		if gone := t.gone(); gone != nil {
@@ -261,7 +283,7 @@ func (t *Terminal) Screen(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return tidy(lines(answers[0])), nil
+	return tidy(answers[0].lines), nil
 }
 
 // Output is what came since the last call; see terminus.Terminal.
@@ -274,6 +296,7 @@ func (t *Terminal) Output(ctx context.Context) (terminus.Output, error) {
 	if err != nil {
 		return terminus.Output{}, err
 	}
+	v.lost = t.lost.Swap(false)
 	var out terminus.Output
 	out, t.mark = t.mark.next(v)
 	out.Notes, t.notes = t.notes, nil
@@ -283,12 +306,10 @@ func (t *Terminal) Output(ctx context.Context) (terminus.Output, error) {
 // Close ends tmux and removes the folder. The shell stays, as with Terminus-2:
 // tests may look for the servers that the model has started in it.
 func (t *Terminal) Close() error {
-	select {
-	case <-t.detached:
+	if t.life.Err() != nil {
 		return nil
-	default:
-		close(t.detached)
 	}
+	t.end()
 	var errs []error
 	if t.tmux != nil {
 		errs = append(errs, t.tmux.close())

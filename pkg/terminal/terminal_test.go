@@ -94,8 +94,8 @@ func TestRead(t *testing.T) {
 	r := bufio.NewReader(strings.NewReader(answer + "next\n"))
 	first, _ := r.ReadString('\n')
 	texts, err := read(r, first, "SECRET", 2)
-	if err != nil || !reflect.DeepEqual(texts, []string{screen, ""}) {
-		t.Errorf("%q, %v", texts, err)
+	if err != nil || len(texts) != 2 || strings.Join(texts[0].lines, "\n") != screen || len(texts[1].lines) > 0 {
+		t.Errorf("%v, %v", texts, err)
 	}
 	if rest, _ := r.ReadString('\n'); rest != "next\n" {
 		t.Errorf("behind it is %q", rest)
@@ -104,7 +104,7 @@ func TestRead(t *testing.T) {
 	r = bufio.NewReader(strings.NewReader(failed))
 	first, _ = r.ReadString('\n')
 	if texts, err := read(r, first, "SECRET", 2); err == nil || !strings.Contains(err.Error(), "unknown command: x") {
-		t.Errorf("a command that fails: %q, %v", texts, err)
+		t.Errorf("a command that fails: %v, %v", texts, err)
 	}
 	for cut := range len(answer) {
 		r := bufio.NewReader(strings.NewReader(answer[:cut]))
@@ -113,8 +113,76 @@ func TestRead(t *testing.T) {
 			continue
 		}
 		if texts, err := read(r, first, "SECRET", 2); err == nil {
-			t.Fatalf("cut at %d: %q", cut, texts)
+			t.Fatalf("cut at %d: %v", cut, texts)
 		}
+	}
+}
+
+// Of a long answer both ends are held, and it is known how much is missing.
+func TestRead_Long(t *testing.T) {
+	for name, c := range map[string]struct {
+		line string
+		n    int
+	}{"lines": {strings.Repeat("é", 50) + "  \n", 100_000}, "one line": {strings.Repeat("0123456789", 1_000_000) + "\n", 1}, "a few": {strings.Repeat("x", kept-100) + "\n", 20}} {
+		all := strings.Repeat(c.line, c.n)
+		r := bufio.NewReader(strings.NewReader("%begin 1 7 1\nfirst\n" + all + "last\n%end 1 7 1\n%begin 1 8 1\nSECRET-0\n%end 1 8 1\n%begin 1 9 1\nSECRET\n%end 1 9 1\n"))
+		first, _ := r.ReadString('\n')
+		texts, err := read(r, first, "SECRET", 1)
+		if err != nil || len(texts) != 1 {
+			t.Fatalf("%s: %v, %v", name, texts, err)
+		}
+		whole := "first\n" + strings.ReplaceAll(all, "  \n", "\n") + "last"
+		got := tidy(texts[0].lines)
+		const end = 100_000
+		if len(got) > 4*kept || got[:end] != whole[:end] || got[len(got)-end:] != whole[len(whole)-end:] {
+			t.Errorf("%s: %d bytes, %.50q ... %q", name, len(got), got, got[len(got)-50:])
+		}
+		// Where a line was cut, it is two.
+		if missing := len(whole) - len(got); texts[0].omitted < missing || texts[0].omitted > missing+2 {
+			t.Errorf("%s: %d bytes are missing, said %d", name, missing, texts[0].omitted)
+		}
+	}
+}
+
+// What a mark would be put on is known, or it is left out; in any pieces.
+func TestMarks(t *testing.T) {
+	many := strings.Repeat("\u0301", 9)
+	for in, want := range map[string]string{
+		"abc é日🎉\x1b[31mred\r\n":         "abc é日🎉\x1b[31mred\r\n",
+		"e\u0301 กำ ก็ نَّ 한":            "e\u0301 กำ ก็ نَّ 한",
+		"e" + many + "e" + many:          "e\u0301\u0301\u0301e\u0301\u0301\u0301",
+		"\u0301x":                        "x",
+		"e\x1b[2G\u0301x":                "e\x1b[2Gx",
+		"e\x1b[2;3H\x1b[1m\u0301":        "e\x1b[2;3H\x1b[1m",
+		"e\x1b[\n2G\u0301":               "e\x1b[\n2G",
+		"e\x1bM\u0301\x1b(B\u0301e":      "e\x1bM\x1b(Be",
+		"e\b\u0301\re\u0301":             "e\b\re\u0301",
+		"x\x1b]0;e\u0301\a\u0301":        "x\x1b]0;e\u0301\a",
+		"e\u200d\u0301\u200b\ufeff":      "e\u0301",
+		"\u1112\u1161\u11ab\u11ab\u11ab": "\u1112\u1161\u11ab\u11ab",
+		"e\xff\u0301e\u0378\u0301":       "e\xffe\u0378",
+		"e\u0085\u0301\xc3":              "e\u0301",
+		"\ue0a0 \u00a0\u3000\u00ad":      "\ue0a0 \u00a0\u3000\u00ad",
+	} {
+		for piece := 1; piece <= len(in); piece++ {
+			var m marks
+			got := ""
+			for rest := []byte(in); len(rest) > 0; rest = rest[min(piece, len(rest)):] {
+				got += string(m.pass(rest[:min(piece, len(rest))]))
+			}
+			if got != want {
+				t.Fatalf("%q in pieces of %d: %q, want %q", in, piece, got, want)
+			}
+		}
+	}
+	var m marks
+	for r := rune(0x4e00); r < 0x9f00; r++ {
+		for _, mark := range []rune{0x301, 0x302, 0x303, 0x304} {
+			m.pass([]byte(string(r) + string(mark)))
+		}
+	}
+	if len(m.known) != mostKnown || string(m.pass([]byte("\u4e00\u0301e\u0301"))) != "\u4e00\u0301e" {
+		t.Errorf("%d are known", len(m.known))
 	}
 }
 
@@ -158,6 +226,9 @@ func TestNext(t *testing.T) {
 	full := seen(0, "a", "$ ")
 	full.history = Lines * 9 / 10
 	step("too much", full, fmt.Sprintf("[more than %d lines came; the first of them are gone]\na\n$", full.history), false)
+	full = seen(1, "a", "$ ")
+	full.lost = true
+	step("too large", full, "[more than 1 lines came; the first of them are gone]\na\n$", false)
 	// Something below the cursor: what is new cannot be told.
 	menu := seen(0, "$ ", "menu")
 	menu.cursor = 0

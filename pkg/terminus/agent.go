@@ -39,6 +39,9 @@ type Terminal interface {
 // Output is what a terminal has to show.
 type Output struct {
 	Text string
+	// Omitted is how many bytes of it are missing, somewhere in its middle: more
+	// than MaxOutput from either end.
+	Omitted int
 	// Screen says that Text is the screen as it is now, because what is new
 	// could not be told from what was there.
 	Screen bool
@@ -267,7 +270,7 @@ func (a *agent) shown(o Output) string {
 	if o.Screen {
 		head = "Current terminal screen:\n"
 	}
-	text := head + clip(o.Text, a.most())
+	text := head + clip(o.Text, a.most(), o.Omitted)
 	if len(o.Notes) > 0 {
 		text = "NOTE: " + list(o.Notes) + "\n\n" + text
 	}

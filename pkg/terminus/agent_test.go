@@ -23,13 +23,14 @@ import (
 
 // terminal notes what is typed, and shows it.
 type terminal struct {
-	typed  []string
-	waited time.Duration
-	shows  string // in place of what was typed
-	screen bool
-	send   func(ctx context.Context, keys string) error
-	output error
-	shown  int
+	typed   []string
+	waited  time.Duration
+	shows   string // in place of what was typed
+	screen  bool
+	omitted int
+	send    func(ctx context.Context, keys string) error
+	output  error
+	shown   int
 }
 
 func (t *terminal) Send(ctx context.Context, keys string, wait time.Duration) error {
@@ -46,7 +47,7 @@ func (t *terminal) Output(context.Context) (terminus.Output, error) {
 		return terminus.Output{}, t.output
 	}
 	if t.shows != "" {
-		return terminus.Output{Text: t.shows, Screen: t.screen}, nil
+		return terminus.Output{Text: t.shows, Screen: t.screen, Omitted: t.omitted}, nil
 	}
 	return terminus.Output{Text: "$ " + strings.Join(t.typed, "$ "), Screen: t.screen}, nil
 }

@@ -163,7 +163,7 @@ func (a *agent) handOver(ctx context.Context, t *trajectory.Turn) error {
 	if err != nil {
 		return err
 	}
-	ask := questionsRequest(a.Instruction, summary.assistant.Content, clip(screen, a.most()))
+	ask := questionsRequest(a.Instruction, summary.assistant.Content, clip(screen, a.most(), 0))
 	questions, _, err := a.call(ctx, trajectory.Questions, ask, conversation{})
 	if err != nil {
 		return err

@@ -123,9 +123,9 @@ func TestACapOnTokensThatNobodyCounts(t *testing.T) {
 }
 
 func TestASmallModelIsShownLess(t *testing.T) {
-	e := &episode{srv: modelserver.Start(t, work, done), term: &terminal{shows: strings.Repeat("x", 5000)}}
+	e := &episode{srv: modelserver.Start(t, work, done), term: &terminal{shows: strings.Repeat("x", 5000), omitted: 700}}
 	e.run(t, t.Context(), terminus.Options{}, model.Options{Limits: model.Limits{Context: 4000}})
-	if got := e.last(1); !strings.Contains(got, "only 3000 bytes are shown: 2000 bytes in between") || e.end.Stop != "done" {
+	if got := e.last(1); !strings.Contains(got, "only 3000 bytes are shown: 2700 bytes in between") || e.end.Stop != "done" {
 		t.Errorf("shown %d bytes; %+v, %v", len(got), e.end, e.err)
 	}
 }

@@ -132,8 +132,9 @@ func continuation(answers string) string {
 // MaxOutput is how many bytes of the terminal a model is shown at once, at most.
 const MaxOutput = 10_000
 
-// clip keeps the first and the last half of a limit, and says what is missing.
-func clip(s string, limit int) string {
+// clip keeps the first and the last half of a limit, and says what is missing,
+// with what was missing before.
+func clip(s string, limit, omitted int) string {
 	if len(s) <= limit {
 		return s
 	}
@@ -145,7 +146,7 @@ func clip(s string, limit int) string {
 		last = last[1:]
 	}
 	return fmt.Sprintf("%s\n[... only %d bytes are shown: %d bytes in between are left out ...]\n%s",
-		first, limit, len(s)-len(first)-len(last), last)
+		first, limit, len(s)+omitted-len(first)-len(last), last)
 }
 
 func lastRune(s string) string {
