@@ -130,7 +130,7 @@ func runCommand(c *urfave.Context) error {
 		return err
 	}
 	tables(j.out, all.trials)
-	j.sayMissing()
+	sayMissing(os.Stderr, j.items)
 	return all.verdict()
 }
 

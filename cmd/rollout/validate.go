@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -56,7 +57,7 @@ func validateCommand(c *urfave.Context) error {
 		}
 	}
 	tables(j.out, trials)
-	j.sayMissing()
+	sayMissing(os.Stderr, j.items)
 	if stopped != nil {
 		return stopped
 	}

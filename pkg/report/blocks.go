@@ -122,8 +122,11 @@ func ofWrong(sets []Dataset) Block {
 			}
 		}
 	}
+	if slices.ContainsFunc(b.Rows, func(r []string) bool { return r[0] == nop }) {
+		b.Lines = append(b.Lines, "a no-op that is rewarded: whoever does nothing passes its tests. Mend them, or leave the task out (rollout run --validated)")
+	}
 	if all > most {
-		b.Lines = []string{fmt.Sprintf("and %d more: --json and --html have all", all-most)}
+		b.Lines = append(b.Lines, fmt.Sprintf("and %d more: --json and --html have all", all-most))
 	}
 	return b
 }
