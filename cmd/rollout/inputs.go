@@ -337,19 +337,30 @@ func sayCPUs(w io.Writer, items []item, atATime, cpus int) {
 }
 
 // sayMissing says what to type for images that are not there.
-func (j *setup) sayMissing() {
+func sayMissing(w io.Writer, items []item) {
+	alike := map[string]int{} // one hint is enough for those that are missed in one place
+	for _, it := range items {
+		if it.broken != nil {
+			alike[it.broken.Message]++
+		}
+	}
 	said := 0
-	for _, it := range j.items {
-		if it.broken == nil {
+	for _, it := range items {
+		if it.broken == nil || alike[it.broken.Message] == 0 {
 			continue
 		}
 		if said++; said > 3 {
-			fmt.Fprintf(os.Stderr, "rollout: and more tasks have no image\n")
+			fmt.Fprintf(w, "rollout: and more tasks have no image\n")
 			return
 		}
-		fmt.Fprintf(os.Stderr, "rollout: %s: %s\n", cli.Printable(it.Task.Name), cli.Printable(it.broken.Message))
+		who := it.Task.Name
+		if n := alike[it.broken.Message] - 1; n > 0 {
+			who += fmt.Sprintf(" and %d more", n)
+		}
+		alike[it.broken.Message] = 0
+		fmt.Fprintf(w, "rollout: %s: %s\n", cli.Printable(who), cli.Printable(it.broken.Message))
 		if it.broken.Hint != "" {
-			fmt.Fprintf(os.Stderr, "hint: %s\n", cli.Printable(it.broken.Hint))
+			fmt.Fprintf(w, "hint: %s\n", cli.Printable(it.broken.Hint))
 		}
 	}
 }

@@ -92,6 +92,18 @@ func TestFinder(t *testing.T) {
 	}
 }
 
+// Tasks that are missed in one place have one hint.
+func TestSayMissing(t *testing.T) {
+	missing := func(name, message string) item {
+		return item{Spec: spec.Spec{Task: task.Task{Name: name}}, broken: noImage("image_missing", "infra", "build "+name, "%s", message)}
+	}
+	var said strings.Builder
+	sayMissing(&said, []item{missing("a", "not in C"), {}, missing("b", "step: RUN false"), missing("c", "not in C"), missing("d", "not in C")})
+	if want := "rollout: a and 2 more: not in C\nhint: build a\nrollout: b: step: RUN false\nhint: build b\n"; said.String() != want {
+		t.Errorf("%q, want %q", said.String(), want)
+	}
+}
+
 // A verifier of its own has the task's image, unless it names another, which
 // --image does not stand for.
 func TestFinder_Separate(t *testing.T) {

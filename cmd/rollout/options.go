@@ -25,7 +25,7 @@ func fenceFlags() []urfave.Flag {
 	return []urfave.Flag{
 		&urfave.StringFlag{Name: "net", Usage: "the most that a task gets: `MODE` none, loopback (its own servers) or host, which needs --why; a task may ask for less", Value: "loopback"},
 		&urfave.StringFlag{Name: "why", Usage: "`TEXT`: the reason for --net host"},
-		&urfave.StringSliceFlag{Name: "open", Usage: "`PATH:WHY`, PATH:write:WHY or syscall=NAME:WHY: opened to agent and tests"},
+		&urfave.StringSliceFlag{Name: "open", Usage: "`PATH:WHY`, PATH:write:WHY or syscall=NAME:WHY: opened to agent and tests; PATH is one in the container, nothing of the node's is put there"},
 		&urfave.StringFlag{Name: "policy", Usage: "open what the [[open]] entries of `FILE` say"},
 		&urfave.StringFlag{Name: "wheelhouse", Usage: "packages for pip and uv, without a network: `DIR` of sifbuild wheelhouse, or a folder of wheels"},
 		&urfave.StringFlag{Name: "grader", Usage: "what tests need to run: `DIR` of sifbuild wheelhouse --grader"},

@@ -51,12 +51,12 @@ func replayCommand(c *urfave.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := notRun(dir); err != nil {
+	if dir, err = trialAt(dir); err != nil {
 		return err
 	}
 	then, err := result.Read(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return cli.Usagef("a trial's folder lies in a run's, --out DIR", "%s has no result of a trial", dir)
+		return noResult(dir)
 	} else if err != nil {
 		return cli.Usagef("", "%w", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"fence/pkg/cli"
 	"fence/pkg/page"
 	"fence/pkg/report"
+	"fence/pkg/result"
 )
 
 const reportHelp = `Counts what came of trials: for each dataset how many images, oracles and
@@ -151,20 +152,14 @@ func showTrial(c *urfave.Context) error {
 	if c.NArg() != 1 {
 		return cli.Usagef("'rollout show RUN/TRIAL'", "one trial's folder is needed, and %d were named", c.NArg())
 	}
-	dir := c.Args().First()
-	if filepath.Base(dir) == "result.json" {
-		dir = filepath.Dir(dir)
-	}
-	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return cli.Usagef("'rollout report RUN' names the trials", "%s is no trial's folder", dir)
-	}
-	if err := notRun(dir); err != nil {
+	dir, err := trialAt(c.Args().First())
+	if err != nil {
 		return err
 	}
 	t, err := report.ReadTrial(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%s has no result.json", dir), Hint: "it is running or was stopped: the same 'rollout run' again goes on with it"}
+		return noResult(dir)
 	case err != nil:
 		return &cli.Error{Code: cli.Unknown, Err: err}
 	}
@@ -172,13 +167,23 @@ func showTrial(c *urfave.Context) error {
 	return nil
 }
 
-// notRun refuses the folder of a run, or of a validation, in the place of one
-// trial's.
-func notRun(dir string) error {
+// trialAt is the folder of a trial that a person names: by its result, too. That
+// of a run, or of a validation, is refused.
+func trialAt(dir string) (string, error) {
+	if filepath.Base(dir) == result.ResultFile {
+		dir = filepath.Dir(dir)
+	}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return "", cli.Usagef("'rollout report RUN' names the trials", "%s is no trial's folder", dir)
+	}
 	for _, of := range []string{"", "oracle", "nop"} {
 		if isRun(filepath.Join(dir, of)) {
-			return cli.Usagef("'rollout report "+dir+"' names its trials", "%s is the folder of a run, not of a trial", dir)
+			return "", cli.Usagef("'rollout report "+dir+"' names its trials", "%s is the folder of a run, not of a trial", dir)
 		}
 	}
-	return nil
+	return dir, nil
+}
+
+func noResult(dir string) error {
+	return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("%s has no result.json", dir), Hint: "it is running or was stopped: the same 'rollout run' again goes on with it"}
 }

@@ -130,7 +130,7 @@ func runCommand(c *urfave.Context) error {
 		return err
 	}
 	tables(j.out, all.trials)
-	j.sayMissing()
+	sayMissing(os.Stderr, j.items)
 	return all.verdict()
 }
 
@@ -251,6 +251,7 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 	if err := j.possible(ctx); err != nil {
 		stop()
 		_ = j.scratch.Close()
+		_ = os.Remove(out) // if nothing is in it
 		return nil, err
 	}
 	if !c.IsSet("disk") {
@@ -350,6 +351,7 @@ func isRun(dir string) bool {
 
 func (j *setup) close() {
 	j.stop()
+	_ = os.Remove(j.out) // if nothing is in it
 	if err := j.scratch.Close(); err != nil {
 		fmt.Fprintf(os.Stderr, "rollout: the folder for containers could not be removed: %s\n", cli.Printable(err.Error()))
 	}
@@ -455,7 +457,8 @@ func (j *setup) settings() (all []result.Setting) {
 		all = append(all, result.Setting{Name: "content of --" + flag, Value: j.content[flag]})
 	}
 	for _, flag := range append([]string{"net", "why", "policy", "wheelhouse", "grader", "memory", "processes", "disk", "timeout-multiplier", "build-timeout-multiplier", "agent-timeout-multiplier", "verifier-timeout-multiplier", "strict-verdict", "no-gate"}, modelSettings...) {
-		if j.c.IsSet(flag) {
+		// What a model is told without being told so changes what comes of it too.
+		if j.c.IsSet(flag) || j.terminus != nil && (flag == "max-turns" || flag == "time-cap") {
 			all = append(all, result.Setting{Name: "--" + flag, Value: fmt.Sprint(j.c.Value(flag))})
 		}
 	}

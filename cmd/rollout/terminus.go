@@ -78,6 +78,9 @@ func checkModel(c *urfave.Context) error {
 	if base == "" {
 		return cli.Usagef("--api-base http://HOST:PORT/v1, or unix:PATH", "no server of a model is named")
 	}
+	if !strings.HasPrefix(base, "http://") && !strings.HasPrefix(base, "https://") && !strings.HasPrefix(base, "unix:") {
+		return cli.Usagef("--api-base http://HOST:PORT/v1, or unix:PATH", "--api-base: %q is no address of a server", base)
+	}
 	for _, end := range []string{"/chat/completions", "/completions", "/models", "/responses"} {
 		if less, is := strings.CutSuffix(base, end); is {
 			return cli.Usagef("--api-base "+less, "--api-base: %s is the address of one service, and what stands there gets /chat/completions added", base)

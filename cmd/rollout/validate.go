@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -48,12 +49,15 @@ func validateCommand(c *urfave.Context) error {
 		}
 		trials = append(trials, all.trials...)
 		if !all.sum.Done() {
+			if agent == "oracle" {
+				all.sum.Trials *= 2 // no-op's are not done either
+			}
 			stopped = all.verdict()
 			break
 		}
 	}
 	tables(j.out, trials)
-	j.sayMissing()
+	sayMissing(os.Stderr, j.items)
 	if stopped != nil {
 		return stopped
 	}

@@ -122,8 +122,11 @@ func ofWrong(sets []Dataset) Block {
 			}
 		}
 	}
+	if slices.ContainsFunc(b.Rows, func(r []string) bool { return r[0] == nop }) {
+		b.Lines = append(b.Lines, "a no-op that is rewarded: whoever does nothing passes its tests. Mend them, or leave the task out (rollout run --validated)")
+	}
 	if all > most {
-		b.Lines = []string{fmt.Sprintf("and %d more: --json and --html have all", all-most)}
+		b.Lines = append(b.Lines, fmt.Sprintf("and %d more: --json and --html have all", all-most))
 	}
 	return b
 }
@@ -249,7 +252,7 @@ func ofFaults(groups []Group) Block {
 			i := slices.IndexFunc(all, func(x Fault) bool { return key(x) == key(f) })
 			if i < 0 {
 				i = len(all)
-				all = append(all, Fault{Phase: f.Phase, Class: f.Class, Cause: f.Cause})
+				all = append(all, Fault{Phase: f.Phase, Class: f.Class, Cause: f.Cause, Message: f.Message})
 			}
 			all[i].Trials = append(all[i].Trials, f.Trials...)
 			all[i].Hint = cmp.Or(all[i].Hint, f.Hint)
@@ -262,6 +265,12 @@ func ofFaults(groups []Group) Block {
 		which := names(f.Trials)
 		if f.Hint != "" {
 			which += "; hint: " + f.Hint
+		} else if f.Message != "" {
+			which += "; "
+			if len(f.Trials) > 1 {
+				which += "of the first: "
+			}
+			which += brief(f.Message)
 		}
 		b.Rows = append(b.Rows, []string{f.Class, f.Cause, f.Phase, strings.Join(who[key(f)], ", "), fmt.Sprint(len(f.Trials)), which})
 	}

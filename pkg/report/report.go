@@ -72,11 +72,12 @@ var Kinds = []string{"solved", "partly", "failed", "fault"}
 
 // Fault counts the trials without a verdict for one reason.
 type Fault struct {
-	Phase  string   `json:"phase"`
-	Class  string   `json:"class"`
-	Cause  string   `json:"cause"`
-	Trials []string `json:"trials"`
-	Hint   string   `json:"hint"` // of the first that has one
+	Phase   string   `json:"phase"`
+	Class   string   `json:"class"`
+	Cause   string   `json:"cause"`
+	Trials  []string `json:"trials"`
+	Hint    string   `json:"hint"`    // of the first that has one
+	Message string   `json:"message"` // of the first
 }
 
 // Rates are means of rewards. Of, the number of trials counted, may be 0.
@@ -357,7 +358,7 @@ func faults(trials []Trial) []Fault {
 	})
 	for _, lot := range lots {
 		f := Why(lot[0])
-		one := Fault{Phase: f.Phase, Class: f.Class, Cause: f.Cause, Trials: []string{}}
+		one := Fault{Phase: f.Phase, Class: f.Class, Cause: f.Cause, Message: f.Message, Trials: []string{}}
 		for _, t := range lot {
 			one.Trials = append(one.Trials, t.path())
 			one.Hint = cmp.Or(one.Hint, Why(t).Hint)

@@ -126,6 +126,15 @@ func rollouts() (before, after []Trial) {
 	return before, after[:11]
 }
 
+// An image that is not there is no build that failed: nobody has tried.
+func TestNotes_NoImage(t *testing.T) {
+	for cause, want := range map[string]string{"infra": "1 image is not there: image_missing: not in C", "task": "1 build failed: image_missing: not in C"} {
+		if got := row([]Trial{trial("d", "t", nop, "build image_missing "+cause+" not in C")}).Notes; len(got) != 1 || got[0] != want {
+			t.Errorf("%s: %q, want %q", cause, got, want)
+		}
+	}
+}
+
 // Each is written as text, Markdown and JSON.
 func TestGolden(t *testing.T) {
 	before, after := rollouts()

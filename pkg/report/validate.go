@@ -204,6 +204,7 @@ var happened = [][2]string{
 	{"task got no verdict", "tasks got no verdict"},
 	{"task was not isolated", "tasks were not isolated"},
 	{"task was stopped", "tasks were stopped"},
+	{"image is not there", "images are not there"}, // nobody has tried to build them
 	{"oracle failed", "oracles failed"},
 	{"oracle passed in part", "oracles passed in part"},
 	{"task does not give the same verdict each time", "tasks do not give the same verdict each time"},
@@ -236,6 +237,9 @@ func (n *notes) task(attempts []Trial) {
 			i, ok := ofPhase[f.Phase]
 			if !ok {
 				i = ofPhase["verify"]
+			}
+			if f.Phase == "build" && f.Cause == "infra" {
+				i = 7
 			}
 			why := Likely(t)
 			n.add(happened[i][0], cmp.Or(why, f.Class), whom)

@@ -55,7 +55,7 @@ func (l *Live) Event(e Event) {
 		l.kept++
 		l.Done(name, name, "")
 	case Ended:
-		took := l.Since(name)
+		took := e.Trial.FinishedAt.Sub(e.Trial.StartedAt) // as a report has it
 		l.count(*e.Trial)
 		l.ended++
 		l.Note(l.note())

@@ -29,7 +29,7 @@ func TestLive(t *testing.T) {
 		if got, want := l.note(), "0 solved, mean reward 0.25, about 1m30s to go, "; got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
-		l.Event(Event{Item: items[2], Kind: Ended, Trial: &result.Trial{Fault: &result.Fault{Class: "reward_missing", Cause: "task", Message: "no\x1b[31m reward"}}})
+		l.Event(Event{Item: items[2], Kind: Ended, Trial: &result.Trial{StartedAt: at, FinishedAt: at.Add(11 * time.Second), Fault: &result.Fault{Class: "reward_missing", Cause: "task", Message: "no\x1b[31m reward"}}})
 		if got, want := l.note(), "0 solved, mean reward 0.25, 1 faults, "; got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
@@ -47,7 +47,7 @@ func TestLive(t *testing.T) {
 	said, err := os.ReadFile(path)
 	want := strings.NewReplacer("B", items[1].Name, "C", items[2].Name).Replace("rollout: B: session_lost: gone; is tried again in 2s\n" +
 		"rollout: 2/3 B: reward 0, agent turn_cap, tainted, in 0.0s\n" +
-		"rollout: 3/3 C: fault, reward_missing (task): no\\x1b[31m reward, in 0.0s\n")
+		"rollout: 3/3 C: fault, reward_missing (task): no\\x1b[31m reward, in 11s\n")
 	if err != nil || string(said) != want {
 		t.Errorf("%s %v\nwant %s", said, err, want)
 	}

@@ -269,8 +269,12 @@ func (r *run) kept(ctx context.Context, mine []Item) (rest []Item) {
 			r.tell(some[n], Kept, *t)
 		}
 	}
-	if others > 0 {
-		r.o.Say(fmt.Sprintf("%d trials are done, but their tasks have changed since: they are run again", others))
+	if r.sum.Kept+others > 0 {
+		said := fmt.Sprintf("%s: %d of %d trials are done already", who(mine[0].Agent), r.sum.Kept, len(mine))
+		if others > 0 {
+			said += fmt.Sprintf("; done again are those whose tasks have changed since: %d", others)
+		}
+		r.o.Say(said)
 	}
 	return rest
 }

@@ -603,7 +603,7 @@ func TestRun_TaskChanged(t *testing.T) {
 	o.Items = Items(s, oracle, 1)
 	var said []string
 	o.Say = func(text string) { said = append(said, text) }
-	if sum := mustRun(t, t.Context(), o); sum.Kept != 1 || sum.Ended != 1 || len(said) != 1 {
+	if sum := mustRun(t, t.Context(), o); sum.Kept != 1 || sum.Ended != 1 || len(said) != 1 || said[0] != "oracle: 1 of 2 trials are done already; done again are those whose tasks have changed since: 1" {
 		t.Errorf("%+v, %q", sum, said)
 	}
 	if _, err := result.Read(filepath.Join(o.Out, o.Items[1].Name, result.RetriesFolder, "1")); err != nil {

@@ -106,7 +106,7 @@ func TestReport_Pages(t *testing.T) {
 	}
 	picture("run-list")
 	is("trials", "document.querySelectorAll('.trials tbody tr').length", 2.0)
-	is("plots", "document.querySelectorAll('figure svg').length", 5.0)
+	is("plots, a bar for each run", "document.querySelectorAll('figure svg').length", 6.0)
 	is("bars have a height", "[...document.querySelectorAll('figure rect')].every((r) => r.getBoundingClientRect().height > 0)", true)
 	has("the list", ".trials tbody tr", "tainted", "model_server_gone (infra)")
 

@@ -84,6 +84,6 @@ function drawTurn(t, p, replay) {
     t.message ? h("pre", { class: "message" }, t.message) : null,
     t.calls.map((c) => h("div", { class: "call" },
       c.keys !== null ? [h("pre", { class: "keys" }, c.keys === "" ? "(waits)" : keys(c.keys)), c.duration !== null ? h("span", { class: "dim" }, number(c.duration) + " s") : null]
-        : h("pre", { class: "keys" }, c.name + (c.args ? " " + c.args : "")))),
+        : h("span", { class: "dim" }, c.name === "mark_task_complete" ? "says that the task is complete" : c.name + (c.args ? " " + c.args : "")))),
     t.seen ? h("pre", { class: "seen" }, t.seen) : null);
 }
