@@ -124,6 +124,7 @@ func runCommand(c *urfave.Context) error {
 			return err
 		}
 		j.terminus.say()
+		j.options.Host.Server = serverOf(c.String("api-base"))
 	}
 	all, err := j.run(j.out, name, j.items)
 	if err != nil {
@@ -206,6 +207,7 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 		return nil, err
 	}
 	ctx, stop := job.Interruptible() // one for all: between two a signal could be lost
+	j.options.Host = hostOf(ctx, job.This(), j.options.Box.Apptainer, c.App.Version)
 	items, skipped, err := inputs(ctx, c, args)
 	saySkipped(os.Stderr, skipped)
 	if err != nil {
