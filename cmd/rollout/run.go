@@ -377,6 +377,12 @@ func (j *setup) run(out, agent string, items []item) (outcome, error) {
 	if agent == "terminus" {
 		name := j.terminus.client.Name()
 		who.ModelName = &name
+		who.Kwargs["api_base"], who.Kwargs["context"] = j.options.Host.Server, j.terminus.client.Limits().Context
+		for _, s := range j.settings() {
+			if flag := strings.TrimPrefix(s.Name, "--"); slices.Contains(modelSettings, flag) && flag != "context" {
+				who.Kwargs[strings.ReplaceAll(flag, "-", "_")] = s.Value
+			}
+		}
 	}
 	trials := runner.Items(specs, []result.AgentConfig{who}, j.attempts)
 	live := runner.NewLive(os.Stderr, "rollout", len(runner.Share(trials, j.shard)))
@@ -451,14 +457,28 @@ func (o outcome) verdict() error {
 	return nil
 }
 
-// settings are what trials of one folder must have in common to be compared.
+// settings are what trials of one folder must have in common to be compared,
+// with the defaults that count: to name one is no other setting.
 func (j *setup) settings() (all []result.Setting) {
 	for _, flag := range slices.Sorted(maps.Keys(j.content)) {
 		all = append(all, result.Setting{Name: "content of --" + flag, Value: j.content[flag]})
 	}
-	for _, flag := range append([]string{"net", "why", "policy", "wheelhouse", "grader", "memory", "processes", "disk", "timeout-multiplier", "build-timeout-multiplier", "agent-timeout-multiplier", "verifier-timeout-multiplier", "strict-verdict", "no-gate"}, modelSettings...) {
-		if j.c.IsSet(flag) {
-			all = append(all, result.Setting{Name: "--" + flag, Value: fmt.Sprint(j.c.Value(flag))})
+	flags := []string{"net", "why", "policy", "wheelhouse", "grader", "memory", "processes", "disk", "timeout-multiplier", "build-timeout-multiplier", "agent-timeout-multiplier", "verifier-timeout-multiplier", "strict-verdict", "no-gate"}
+	if j.terminus != nil {
+		flags = append(flags, modelSettings...)
+	}
+	for _, flag := range flags {
+		value, matters := fmt.Sprint(j.c.Value(flag)), false
+		switch flag {
+		case "net", "processes", "timeout-multiplier", "max-turns", "time-cap": // each has a default, and 0 is another
+			matters = true
+		case "disk", "temperature", "top-p", "model-seed": // the node's or the server's, if they are not given
+			matters = j.c.IsSet(flag)
+		default:
+			matters = value != "" && value != "0" && value != "false"
+		}
+		if matters {
+			all = append(all, result.Setting{Name: "--" + flag, Value: value})
 		}
 	}
 	for _, flag := range []string{"open", "body"} {
