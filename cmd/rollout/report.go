@@ -124,11 +124,13 @@ func readRuns(c *urfave.Context) (runs []report.Input, err error) {
 }
 
 const showHelp = `Shows one trial: its verdict, how long each phase took, why there is no verdict
-and what can be done, which files taint it, what the isolation was, and the last
-lines that its verifier printed. TRIAL is a trial's folder, in that of a run.
+and what can be done, which files taint it, what the isolation was, the last
+lines that its verifier printed, and of a model each turn. TRIAL is a trial's
+folder, in that of a run.
 
   rollout show $RUN/hello-world__a1b2c3d
   rollout show $RUN/hello-world__a1b2c3d --lines 200
+  rollout show $RUN/hello-world__a1b2c3d --turn 3
 
 Exit codes:
   0  it was shown, whatever came of it
@@ -143,6 +145,7 @@ func showCommand() *urfave.Command {
 		Description: showHelp,
 		Flags: []urfave.Flag{
 			&urfave.IntFlag{Name: "lines", Value: 20, Usage: "so many of the last `LINES` that the verifier printed"},
+			&urfave.IntFlag{Name: "turn", Usage: "the model's turn `N` in full, and nothing else"},
 		},
 		Action: showTrial,
 	}
@@ -163,7 +166,18 @@ func showTrial(c *urfave.Context) error {
 	case err != nil:
 		return &cli.Error{Code: cli.Unknown, Err: err}
 	}
-	report.Text(c.App.Writer, report.Show(t, c.Int("lines")), cli.Columns(c.App.Writer))
+	nth := c.Int("turn")
+	blocks, err := report.Turns(t, nth)
+	switch {
+	case !c.IsSet("turn"):
+		blocks = append(report.Show(t, c.Int("lines")), blocks...)
+	case err == nil && (nth < 1 || len(blocks) == 0):
+		return cli.Usagef("'rollout show "+dir+"' lists its turns", "--turn: the trial has no turn %d", nth)
+	}
+	report.Text(c.App.Writer, blocks, cli.Columns(c.App.Writer))
+	if err != nil {
+		return &cli.Error{Code: cli.Unknown, Err: err}
+	}
 	return nil
 }
 

@@ -124,6 +124,7 @@ func runCommand(c *urfave.Context) error {
 			return err
 		}
 		j.terminus.say()
+		j.options.Host.Server = serverOf(c.String("api-base"))
 	}
 	all, err := j.run(j.out, name, j.items)
 	if err != nil {
@@ -206,6 +207,7 @@ func prepare(c *urfave.Context, out string, args []string) (*setup, error) {
 		return nil, err
 	}
 	ctx, stop := job.Interruptible() // one for all: between two a signal could be lost
+	j.options.Host = hostOf(ctx, job.This(), j.options.Box.Apptainer, c.App.Version)
 	items, skipped, err := inputs(ctx, c, args)
 	saySkipped(os.Stderr, skipped)
 	if err != nil {
@@ -377,6 +379,12 @@ func (j *setup) run(out, agent string, items []item) (outcome, error) {
 	if agent == "terminus" {
 		name := j.terminus.client.Name()
 		who.ModelName = &name
+		who.Kwargs["api_base"], who.Kwargs["context"] = j.options.Host.Server, j.terminus.client.Limits().Context
+		for _, s := range j.settings() {
+			if flag := strings.TrimPrefix(s.Name, "--"); slices.Contains(modelSettings, flag) && flag != "context" {
+				who.Kwargs[strings.ReplaceAll(flag, "-", "_")] = s.Value
+			}
+		}
 	}
 	trials := runner.Items(specs, []result.AgentConfig{who}, j.attempts)
 	live := runner.NewLive(os.Stderr, "rollout", len(runner.Share(trials, j.shard)))
@@ -451,15 +459,28 @@ func (o outcome) verdict() error {
 	return nil
 }
 
-// settings are what trials of one folder must have in common to be compared.
+// settings are what trials of one folder must have in common to be compared,
+// with the defaults that count: to name one is no other setting.
 func (j *setup) settings() (all []result.Setting) {
 	for _, flag := range slices.Sorted(maps.Keys(j.content)) {
 		all = append(all, result.Setting{Name: "content of --" + flag, Value: j.content[flag]})
 	}
-	for _, flag := range append([]string{"net", "why", "policy", "wheelhouse", "grader", "memory", "processes", "disk", "timeout-multiplier", "build-timeout-multiplier", "agent-timeout-multiplier", "verifier-timeout-multiplier", "strict-verdict", "no-gate"}, modelSettings...) {
-		// What a model is told without being told so changes what comes of it too.
-		if j.c.IsSet(flag) || j.terminus != nil && (flag == "max-turns" || flag == "time-cap") {
-			all = append(all, result.Setting{Name: "--" + flag, Value: fmt.Sprint(j.c.Value(flag))})
+	flags := []string{"net", "why", "policy", "wheelhouse", "grader", "memory", "processes", "disk", "timeout-multiplier", "build-timeout-multiplier", "agent-timeout-multiplier", "verifier-timeout-multiplier", "strict-verdict", "no-gate"}
+	if j.terminus != nil {
+		flags = append(flags, modelSettings...)
+	}
+	for _, flag := range flags {
+		value, matters := fmt.Sprint(j.c.Value(flag)), false
+		switch flag {
+		case "net", "processes", "timeout-multiplier", "max-turns", "time-cap": // each has a default, and 0 is another
+			matters = true
+		case "disk", "temperature", "top-p", "model-seed": // the node's or the server's, if they are not given
+			matters = j.c.IsSet(flag)
+		default:
+			matters = value != "" && value != "0" && value != "false"
+		}
+		if matters {
+			all = append(all, result.Setting{Name: "--" + flag, Value: value})
 		}
 	}
 	for _, flag := range []string{"open", "body"} {

@@ -51,6 +51,9 @@ type entry struct {
 	Input   *int     `json:"in"`
 	Output  *int     `json:"out"`
 	Seconds float64  `json:"s"`
+	Unread  int      `json:"unread,omitempty"` // replies
+	CutOff  int      `json:"cut,omitempty"`    // replies
+	Handed  int      `json:"handed,omitempty"` // times that the conversation was
 	Tainted int      `json:"tainted,omitempty"`
 }
 
@@ -170,6 +173,8 @@ func entryOf(run int, t report.Trial) entry {
 	}
 	tally := result.TallyOf(t.Trial)
 	e.Input, e.Output = tally.Input, tally.Output
+	replies := report.RepliesOf(t)
+	e.Unread, e.CutOff, e.Handed = replies.Unread, replies.Truncated, replies.HandOvers
 	if t.AgentInfo.Name == "nop" {
 		switch e.Kind {
 		case "failed":

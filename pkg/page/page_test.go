@@ -166,6 +166,18 @@ func TestEntry_Nop(t *testing.T) {
 	}
 }
 
+// What a model's replies lacked is in the list, and nothing where it was not counted.
+func TestEntry_Replies(t *testing.T) {
+	x := run(2).Trials[1]
+	if e := entryOf(0, x); e.Unread+e.CutOff+e.Handed != 0 {
+		t.Errorf("%+v", e)
+	}
+	x.AgentResult.Metadata = map[string]any{"unread_replies": 3.0, "truncated_replies": 2.0, "hand_overs": 1.0}
+	if e := entryOf(0, x); e.Unread != 3 || e.CutOff != 2 || e.Handed != 1 {
+		t.Errorf("%+v", e)
+	}
+}
+
 // Each step of a trial is a part; a name that leads elsewhere is none.
 func TestDetails_Steps(t *testing.T) {
 	in := run(2)

@@ -285,7 +285,7 @@ func Words() Block {
 		"strict, verifier: policies. Neither reaches files of the node, its processes, or its network unless 'network' says host. What was opened besides stands there with the reason.",
 		"namespace form: user namespaces, Landlock and seccomp hold it; bare form: without namespaces.",
 		"below: the tests can signal the agent's processes and reach its servers; the agent can neither see, change nor signal the tests. side by side: neither can the other.",
-		"gate: what probe found when it tried, in such a container, to reach what must not be reached.",
+		"gate: what probe found when it tried, in such a container, to reach what must not be reached. It has no control: that the same is open on this node without the fence, 'probe gate --before' shows.",
 		"watchdog: memory, processes and disk are looked at once a second, and a trial that takes too much is ended.",
 	}}
 }
@@ -296,10 +296,27 @@ func ofIsolation(i Isolation, all int) Block {
 		b.Lines = []string{"no trial says what its isolation was"}
 		return b
 	}
-	b.Lines = []string{
-		"fence: " + counted(i.Forms),
-		"network: " + counted(i.Networks) + "; gate: " + counted(i.Gates) + "; limits: " + counted(i.Limits),
+	line := func(what string, all []Count) {
+		if len(all) > 0 {
+			b.Lines = append(b.Lines, what+": "+counted(all))
+		}
 	}
+	if all > 1 {
+		b.Lines = []string{fmt.Sprintf("of %s, from %s to %s", trials(all-i.Unknown), i.From, i.To)}
+	} else {
+		b.Lines = []string{"from " + i.From + " to " + i.To}
+	}
+	line("by", i.Users)
+	line("on the node", i.Nodes)
+	line("in Slurm's job", i.Jobs)
+	line("versions", i.Versions)
+	if len(i.Servers) > 0 {
+		line("the model's server, which rollout itself asks, outside of the fence and as this user", i.Servers)
+		b.Lines = append(b.Lines, "the model's terminal: tmux on the node, one a trial, under a fence of its own without a network; its shell is in the container, behind the agent's")
+	}
+	b.Lines = append(b.Lines,
+		"fence: "+counted(i.Forms),
+		"network: "+counted(i.Networks)+"; gate: "+counted(i.Gates)+"; limits: "+counted(i.Limits))
 	var opened []string
 	for _, o := range i.Opened {
 		one := o.What + ", because " + o.Why

@@ -60,6 +60,8 @@ func Likely(t Trial) string {
 	switch k := Kind(t); {
 	case k == "solved" || t.AgentInfo.Name == nop && k == "failed":
 		return ""
+	case k != "fault" && unreadable(t):
+		return "no reply of the model could be read"
 	case k != "fault":
 		says := likely(t.Verifier, t.Script)
 		if c := t.Agent.ExitCode; says == "" && t.AgentInfo.Name == oracle && c != nil && *c != 0 {
@@ -69,6 +71,12 @@ func Likely(t Trial) string {
 	default:
 		return likely(Why(t).Message, t.Verifier, t.Script)
 	}
+}
+
+// unreadable says that a model never kept to the protocol: nothing was done.
+func unreadable(t Trial) bool {
+	r := RepliesOf(t)
+	return t.Agent.Turns > 0 && r.Unread+r.Truncated == t.Agent.Turns
 }
 
 // likely is a guess, in a few words, at why a trial went wrong, by what was

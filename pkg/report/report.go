@@ -137,7 +137,8 @@ func (r Replies) String() string {
 	return fmt.Sprintf("%s could not be read, %d cut off; %s to a summary", times(r.Unread, "reply", "replies"), r.Truncated, times(r.HandOvers, "hand-over", "hand-overs"))
 }
 
-func repliesOf(t Trial) (r Replies) {
+// RepliesOf counts those of one trial, 0 where nobody did.
+func RepliesOf(t Trial) (r Replies) {
 	r.Unread, _ = noted(t, "unread_replies")
 	r.Truncated, _ = noted(t, "truncated_replies")
 	r.HandOvers, _ = noted(t, "hand_overs")
@@ -264,7 +265,7 @@ func group(trials []Trial) Group {
 			g.Fence.Turns += n
 			g.Fence.Trials += min(n, 1)
 		}
-		r := repliesOf(t)
+		r := RepliesOf(t)
 		g.Replies = Replies{g.Replies.Unread + r.Unread, g.Replies.Truncated + r.Truncated, g.Replies.HandOvers + r.HandOvers}
 		if a := result.TallyOf(t.Trial); a.Input != nil || a.Output != nil {
 			g.Tokens.Trials++

@@ -121,6 +121,10 @@ func rollouts() (before, after []Trial) {
 		{AgentResult: &result.AgentResult{InputTokens: &none, OutputTokens: &out, Metadata: map[string]any{MetFence: 2.0}}}, {},
 	}
 	before[5].AgentResult = &result.AgentResult{InputTokens: &in, OutputTokens: &out, Metadata: map[string]any{MetFence: 0.0, "unread_replies": 3.0, "truncated_replies": 1.0}}
+	for i := range before { // of two jobs of an array, on two nodes
+		before[i].Node = fmt.Sprintf("gpu%02d", i%2+1)
+		before[i].Isolation.Host = &result.Host{User: "ada, uid 1000", Job: fmt.Sprintf("77_%d", i%2+1), Rollout: "v1.0.0", Apptainer: "1.4.2", Kernel: "6.12.0", Landlock: 6, Server: "unix:/tmp/x/model.sock"}
+	}
 	before[1].Tainted = []result.Taint{{Path: "/usr/bin/python3", Why: "executed"}}
 	before[2].FinishedAt = before[2].StartedAt.Add(400 * time.Second)
 	return before, after[:11]

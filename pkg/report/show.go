@@ -37,7 +37,7 @@ func Show(t Trial, lines int) []Block {
 	if a := result.TallyOf(t.Trial); a.Input != nil || a.Output != nil {
 		row("tokens", fmt.Sprintf("%d in, %d out", deref(a.Input), deref(a.Output)))
 	}
-	if r := repliesOf(t); r != (Replies{}) {
+	if r := RepliesOf(t); r != (Replies{}) {
 		row("replies", r.String())
 	}
 	row("time", phases(t))

@@ -164,6 +164,18 @@ type Isolation struct {
 	Asked    string   `json:"network_asked"`    // by the task
 	Opened   []Opened `json:"opened"`           // every loosening, with its why
 	Limits   string   `json:"limits"`           // "watchdog" or "step"
+	Host     *Host    `json:"host,omitempty"`
+}
+
+// Host is by whom and on what trials were run; "" and 0 are not known.
+type Host struct {
+	User      string `json:"user"` // and number
+	Job       string `json:"job"`  // Slurm's, JOB or ARRAY_ELEMENT
+	Rollout   string `json:"rollout"`
+	Apptainer string `json:"apptainer"`
+	Kernel    string `json:"kernel"`
+	Landlock  int    `json:"landlock_abi"`
+	Server    string `json:"model_server"` // that rollout itself asked, outside of the fence
 }
 
 // Domain is one fence of the trial.

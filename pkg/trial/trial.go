@@ -65,6 +65,8 @@ type Options struct {
 	Network, Why string
 	// Gate is how the probe's gate ended on this node with this image.
 	Gate string
+	// Host is by whom and on what it is run.
+	Host *result.Host
 
 	Env         map[string]string // of every command, over the image's: a wheelhouse's
 	VerifierEnv map[string]string // of the tests: a grader's bundle
@@ -204,7 +206,7 @@ func (r *run) all(ctx context.Context) error {
 			return err
 		}
 		i := r.box.Isolation()
-		i.Asked, i.Gate = r.Spec.Environment.Network.Mode, r.Gate
+		i.Asked, i.Gate, i.Host = r.Spec.Environment.Network.Mode, r.Gate, r.Host
 		r.r.Isolation = &i
 		return r.setup(ctx)
 	}); err != nil {

@@ -141,9 +141,28 @@ func TestServer_Attempts(t *testing.T) {
 	p := newPlace(t)
 	p.task("one", "", rewards, "")
 	s := ms.Start(t, turn("touch /it\n"), done, done, done)
+	s.Models(`{"data":[{"id":"m","max_model_len":32000}]}`)
 	r := p.model(s.Base, "--attempts", "2", "-n", "1")
 	if r.code != 0 {
 		t.Fatalf("exit code %d\n%s", r.code, r.stderr)
+	}
+	// What was used without being named is in the trial's record, and to name it
+	// is to go on with the same.
+	rec := r.records["terminus one"]
+	for _, want := range []string{`"api_base":"` + s.Base + `"`, `"context":32000`, `"max_turns":"30"`, `"time_cap":"30m0s"`} {
+		if !strings.Contains(string(rec.Config), want) {
+			t.Errorf("the record does not say %s: %s", want, rec.Config)
+		}
+	}
+	if h := rec.Isolation.Host; h == nil || h.Server != s.Base || h.User == "" || h.Kernel == "" || h.Apptainer == "" {
+		t.Errorf("for the operators: %+v", h)
+	}
+	asked := len(s.Requests())
+	if r := p.model(s.Base, "--attempts", "2", "--max-turns", "30", "--time-cap", "30m", "--net", "loopback", "--strict-verdict=false"); r.code != 0 || len(s.Requests()) != asked {
+		t.Errorf("with the defaults named: exit code %d, %d requests more\n%s", r.code, len(s.Requests())-asked, r.stderr)
+	}
+	if r := p.model(s.Base, "--attempts", "2", "--max-turns", "0"); r.code != 2 || !strings.Contains(r.stderr, "--max-turns was 30 and is now 0") {
+		t.Errorf("with another number of turns: exit code %d\n%s", r.code, r.stderr)
 	}
 	report := p.command("report", "out/run")
 	out, err := report.Output()
