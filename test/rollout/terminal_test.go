@@ -283,11 +283,11 @@ func TestTerminal_Programs(t *testing.T) {
 	}
 	s.enter("C-d", func(s string) bool { return strings.HasSuffix(s, ">>>\n$") })
 	// Keys: an interrupt, also with a newline by mistake, the history, an edited line.
-	s.enter("sleep 100000; ec''ho slept\n", has("slept"))
+	s.enter("sh -c 'echo be\"\"gun1; exec sleep 100000'; ec''ho slept\n", func(s string) bool { return strings.HasSuffix(s, "\nbegun1") })
 	out = s.enter("C-c", func(s string) bool { return strings.HasSuffix(s, "^C\n$") })
 	look("C-c", out, "^C\n$")
 	s.enter("\n", func(s string) bool { return strings.HasSuffix(s, "^C\n$\n$") }) // bash reads again
-	s.enter("sleep 100000; ec''ho slept\n", has("slept"))
+	s.enter("sh -c 'echo be\"\"gun2; exec sleep 100000'; ec''ho slept\n", func(s string) bool { return strings.HasSuffix(s, "\nbegun2") })
 	out = s.enter("C-c\n", func(s string) bool { return strings.HasSuffix(s, "^C\n$") })
 	if len(out.Notes) != 1 || !strings.Contains(out.Notes[0], "the key C-c") {
 		t.Errorf("C-c with a newline: %q", out.Notes)
