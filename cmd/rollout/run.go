@@ -435,7 +435,7 @@ func (o *outcome) record(t result.Trial, out string, records *json.Encoder) (err
 func tables(dir string, trials []report.Trial) {
 	in, err := report.Read(dir)
 	if err != nil { // no trial has ended
-		in = report.Input{Name: dir, Trials: trials}
+		in.Trials = trials
 	}
 	report.Text(os.Stderr, report.Blocks(report.Summarise(in)), cli.Columns(os.Stderr))
 }
@@ -446,7 +446,10 @@ func (o outcome) verdict() error {
 	case !s.Done():
 		hint := "the same command again continues"
 		if errors.As(o.why, &job.Ending{}) {
-			hint += ", where more time is left"
+			hint += " in another job"
+			if s.Kept+s.Ended == 0 {
+				hint = "give it more time than the two minutes in which it ends: sbatch --time, or --deadline"
+			}
 		}
 		err := fmt.Errorf("%d of %d trials are not done", s.Trials-s.Kept-s.Ended, s.Trials)
 		if o.why != nil {

@@ -42,6 +42,9 @@ func Read(dir string) (Input, error) {
 			in.Unread = append(in.Unread, f.Err.Error())
 		}
 	}
+	if len(all) == 0 { // a job that has only its plan
+		begun[dir] = 0
+	}
 	config := map[string]result.JobConfig{}
 	for _, job := range slices.Sorted(maps.Keys(begun)) {
 		n := begun[job]

@@ -344,6 +344,19 @@ ls scratch; pgrep -af "[s]leep 100000"
 	}
 }
 
+// Of a job that is too short for any trial it is said what would help, and how
+// many there are.
+func TestRun_NoTime(t *testing.T) {
+	p := newPlace(t)
+	p.task("a", "touch /it\n", rewards, "")
+	r := p.run(p.command(p.args("run", "--agent", "oracle", "--attempts", "2", "--deadline", "1m")...))
+	for _, want := range []string{"and two minutes before it nothing more is run\n", "\n  0 trials; 2 not begun\n", "\nhint: give it more time than the two minutes in which it ends: sbatch --time, or --deadline\n"} {
+		if r.code != 3 || !strings.Contains(r.stderr, want) {
+			t.Errorf("exit code %d, not said: %q\n%s", r.code, want, r.stderr)
+		}
+	}
+}
+
 // What is wrong with the node or the image is no verdict.
 func TestRun_Broken(t *testing.T) {
 	p := newPlace(t)
