@@ -189,7 +189,8 @@ func (c *Client) notice(text string) {
 
 // Chat asks the model for the next message. A server that is busy, gone or
 // broken is asked again for as long as the patience lasts; the error is then
-// an *Error, or the context's own.
+// an *Error. Where the context ends first it is the context's own, and an *Error
+// too if the server had failed before.
 func (c *Client) Chat(ctx context.Context, messages []Message) (Reply, error) {
 	// go-openai's own messages leave out a content of "", without which some
 	// servers refuse an assistant's message.
@@ -225,6 +226,13 @@ func (c *Client) Chat(ctx context.Context, messages []Message) (Reply, error) {
 // the patience is over. It returns how often it was called.
 func (c *Client) retry(ctx context.Context, patience time.Duration, once func(context.Context, *exchange) error) (int, error) {
 	began := c.o.Now()
+	var failed *Error // the try before
+	over := func() error {
+		if failed != nil {
+			return fmt.Errorf("%w; %w", failed, context.Cause(ctx))
+		}
+		return fmt.Errorf("asking the model: %w", context.Cause(ctx))
+	}
 	for try := 1; ; try++ {
 		x := &exchange{}
 		inner, cancel := context.WithTimeoutCause(context.WithValue(ctx, exchangeKey{}, x), c.o.Timeout, errTimeout)
@@ -235,7 +243,7 @@ func (c *Client) retry(ctx context.Context, patience time.Duration, once func(co
 		case err == nil:
 			return try, nil
 		case ctx.Err() != nil:
-			return try, fmt.Errorf("asking the model: %w", context.Cause(ctx))
+			return try, over()
 		}
 		e := c.explain(err, x, timedOut)
 		e.Tries = try
@@ -244,8 +252,9 @@ func (c *Client) retry(ctx context.Context, patience time.Duration, once func(co
 			return try, e
 		}
 		c.o.Log.Info("the model is asked again", "try", try+1, "wait", wait.Round(time.Second), "because", e.Message)
+		failed = e
 		if err := c.o.Sleep(ctx, wait); err != nil {
-			return try, fmt.Errorf("waiting to ask the model again: %w", context.Cause(ctx))
+			return try, over()
 		}
 	}
 }

@@ -94,7 +94,8 @@ type End struct {
 }
 
 // ErrTimeCap is the cause of a context whose end is the agent's own, as that of
-// Caps.Time is: no fault, but the stop time_cap.
+// Caps.Time is: no fault, but the stop time_cap. Time that went to a model's
+// server that failed, or never answered, is a fault of the server's.
 var ErrTimeCap = errors.New("the agent's time is over")
 
 type agent struct {
@@ -124,6 +125,9 @@ func Run(ctx context.Context, m Model, t Terminal, o Options) (End, error) {
 	a := &agent{Options: o, model: m, terminal: t, segment: 1}
 	var err error
 	a.end.Stop, err = bounded(ctx, o.Caps.Time, a.work)
+	if a.end.Stop == "time_cap" && a.end.Turns+a.end.Summaries == 0 {
+		a.end.Stop, err = "error", &model.Error{Class: model.Timeout, Message: "no reply came in all of the agent's time", Hint: "is the model's server overloaded? fewer at once (-n), or a longer --time-cap"}
+	}
 	return a.end, err
 }
 
@@ -139,8 +143,10 @@ func bounded(ctx context.Context, limit time.Duration, work func(context.Context
 	stop, err = work(inner)
 	switch {
 	case err == nil:
-	case context.Cause(inner) == ErrTimeCap:
+	case context.Cause(inner) == ErrTimeCap && model.ClassOf(err) == "":
 		stop, err = "time_cap", nil
+	case context.Cause(inner) == ErrTimeCap: // it went to a server that failed
+		stop = "error"
 	case ctx.Err() != nil:
 		stop, err = "error", fmt.Errorf("the agent was stopped: %w", context.Cause(ctx))
 	case errors.Is(err, ErrGone):

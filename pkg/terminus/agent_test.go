@@ -377,8 +377,14 @@ func TestTheTimeCap(t *testing.T) {
 		t.Errorf("in the model: %+v, %v", e.end, e.err)
 	}
 	own := run(t, terminus.Options{Caps: terminus.Caps{Time: time.Millisecond}}, nil, modelserver.Hang)
-	if own.end.Stop != "time_cap" || own.end.Turns != 0 {
-		t.Errorf("by the option: %+v, %v", own.end, own.err)
+	if own.end.Stop != "error" || own.end.Turns != 0 || model.ClassOf(own.err) != model.Timeout {
+		t.Errorf("without a reply: %+v, %v", own.end, own.err)
+	}
+	e = over(t, nil, func(end func()) []modelserver.Answer {
+		return []modelserver.Answer{work, modelserver.Drop, func(w http.ResponseWriter, r modelserver.Request) { end(); modelserver.Hang(w, r) }}
+	})
+	if e.end.Stop != "error" || e.end.Turns != 1 || model.ClassOf(e.err) != model.ServerGone {
+		t.Errorf("in a server that fails: %+v, %v", e.end, e.err)
 	}
 }
 

@@ -107,7 +107,7 @@ func TestTerminus(t *testing.T) {
 			"no-key":         {"", all(ms.Status(http.StatusUnauthorized, `{}`)), want{"model_auth", "error", 0}},
 		}},
 		"capped": {"--time-cap 5s --total-token-cap 4000", cases{
-			"hangs":        {"[agent]\ntimeout_sec = 1000\n", all(ms.Hang), want{"0", "time_cap", 0}},
+			"hangs":        {"[agent]\ntimeout_sec = 1000\n", all(ms.Hang), want{"model_timeout", "error", 0}},
 			"total-tokens": {"", then(fills), want{"1", "token_cap", some}},
 		}},
 		"full": {"--no-summarize", cases{
