@@ -40,8 +40,8 @@ type Options struct {
 	// Dir is an empty folder on a disk of this node, for this terminal alone.
 	// Close removes it.
 	Dir string
-	// Record is given all that the shell and its programs print, as they do; may
-	// be nil.
+	// Record is given what tmux is of all that the shell and its programs print,
+	// as they do; may be nil.
 	Record   io.Writer
 	Patience time.Duration // with a tmux that does not answer; 0 is half a minute
 }
@@ -194,10 +194,11 @@ func (p printed) Write(b []byte) (int, error) {
 	if p.life.Err() != nil {
 		return len(b), nil
 	}
+	shown := p.marks.pass(b)
 	if p.record != nil {
-		_, _ = p.record.Write(b) // a recording says at its end that it is not whole; the model is to see what comes
+		_, _ = p.record.Write(shown) // a recording says at its end that it is not whole; the model is to see what comes
 	}
-	if n, err := p.screen.Write(p.marks.pass(b)); err != nil && !errors.Is(err, os.ErrClosed) {
+	if n, err := p.screen.Write(shown); err != nil && !errors.Is(err, os.ErrClosed) {
 		return n, err
 	}
 	if p.weighed += len(b); p.weighed >= 256<<10 {

@@ -57,6 +57,10 @@ const (
 	dcsData
 )
 
+// reset is what tmux makes of ESC c, which would take a viewer's settings too:
+// the modes below, colours, letters, the region, and an empty screen.
+const reset = "\x1b[4l\x1b[?5;6l\x1b[?7;25h\x1b[m\x1b(B\x0f\x1b[r\x1b[H\x1b[2J\x1b7"
+
 // finals are the last characters of control sequences that only change what is
 // to be seen: cursor, erasing, inserting, scrolling, colours, regions.
 const finals = "@ABCDEFGHIJKLMPSTXZ`abdefhlmrsu"
@@ -159,12 +163,18 @@ func (p *Plain) more(c byte, at time.Duration) []byte {
 		return nil
 	}
 	whole, again := bytes.Clone(p.held), p.again
-	p.held, p.again = p.held[:0], false
+	p.held = p.held[:0]
+	// What tmux does not know leaves what could be repeated.
+	p.again = again && !control && len(whole) == 2 && strings.IndexByte("78=>DEHMc\\", c) < 0
 	switch {
 	case c == 'b' && control && !again:
 	case len(whole) > sequenceMost:
 	case control:
 		return p.control(whole[2:])
+	case len(whole) == 2 && c == 'c':
+		p.insert = false
+		p.Work += p.Height * p.Width
+		return []byte(reset)
 	case len(whole) == 2 && strings.IndexByte("78DEHM", c) >= 0:
 		p.Work += 2 * p.Width
 		return whole

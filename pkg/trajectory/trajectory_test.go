@@ -298,7 +298,8 @@ func TestACastOnlyShows(t *testing.T) {
 		"a\x1b[6n\x1b[c\x1b[>c\x1b[?6n\x05\x1bZb":                                "ab",
 		"a\x1b[?1000h\x1b[?1006;1049h\x1b[?2004h\x1b[?1hb":                       "ab",
 		"\x1b[?1049h\x1b[?25l\x1b[?7;25h":                                        "\x1b[?1049h\x1b[?25l\x1b[?7;25h",
-		"a\x1b[8;1;1tb\x1b[3Jc\x1b[!pd\x1bc\a":                                   "abcd",
+		"a\x1b[8;1;1tb\x1b[3Jc\x1b[!pd\a":                                        "abcd",
+		"a\x1b7\x1bcb":                                                           "a\x1b7\x1b[4l\x1b[?5;6l\x1b[?7;25h\x1b[m\x1b(B\x0f\x1b[r\x1b[H\x1b[2J\x1b7b",
 		"\x1b[1;38;2;255;120;0mx\x1b[0m\x1b[4:3my\x1b[2J\x1b[H\x1b(0q\x1b(B":     "\x1b[1;38;2;255;120;0mx\x1b[0m\x1b[4:3my\x1b[2J\x1b[H\x1b(0q\x1b(B",
 		"\x1b[31\nm日本\x1b[3\x18m":                                                "\n\x1b[31m日本m",
 		"\xc2\x1b[6n\x9d52;x":                                                    "\ufffd\ufffd52;x", // no half of a character joins another

@@ -131,7 +131,7 @@ func tmuxIn(t *testing.T, dir string) func(...string) string {
 // Pieces of which a program's output is made that nobody expects: strings that
 // do not end, sequences within sequences, numbers without measure.
 var pieces = []string{"\x1b]", "0;", "\x1bP", "\x1b_", "\x1b^", "\x1bX", "\x1bk", "\x1b\\", "\x1b", "\x18", "\x1a", "\a", "a", "bc", "q", "1", ";", ":", "?", " ", "!", "\r\n", "\t", "é", "日", "e\u0301", "\x1b[", "\x1b[99999L",
-	"\x1b[5@", "\x1b[999999999P", "\x1b[3X", "\x1b[999;999Hz", "\x1b[H", "\x1b[3;5H", "\x1b[2S", "\x1b[T", "\x1b[31m", "\x1b[3", "\x1b[J", "\x1b[1K", "\x1b(0", "\x1b(B", "\\", "\x7f", "\x1bM", "\x1b7", "\x1b8", "m", "x\x1b[5b"}
+	"\x1b[5@", "\x1b[999999999P", "\x1b[3X", "\x1b[999;999Hz", "\x1b[H", "\x1b[3;5H", "\x1b[2S", "\x1b[T", "\x1b[31m", "\x1b[3", "\x1b[J", "\x1b[1K", "\x1b(0", "\x1b(B", "\\", "\x7f", "\x1bM", "\x1b7", "\x1b8", "m", "x\x1b[5b", "\x1bc"}
 
 // Of whatever is printed a recording shows what tmux, and so a model, shows.
 func TestRecording_ShowsWhatTmuxShows(t *testing.T) {
@@ -149,7 +149,7 @@ func TestRecording_ShowsWhatTmuxShows(t *testing.T) {
 		return tmux("capture-pane", "-p")
 	}
 	chosen := rand.New(rand.NewPCG(0, 0))
-	for range 40 {
+	for range 60 {
 		s := "start "
 		for range 5 + chosen.IntN(30) {
 			s += pieces[chosen.IntN(len(pieces))]
