@@ -1,10 +1,12 @@
 package guide
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -124,16 +126,21 @@ func TestReadme_Examples(t *testing.T) {
 }
 
 // Every file that a page links to is there.
-func TestPages_Links(t *testing.T) {
+func TestDocs_Links(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]+)\)`)
-	for _, page := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/records.md", "docs/policy.md", "docs/session.md", "docs/sifbuild.md", "docs/wheelhouse.md", "docs/reports.md", "docs/trial.md", "docs/run.md", "docs/tasks.md"} {
-		data, err := os.ReadFile("../../" + page)
+	pages, err := filepath.Glob("../../docs/*.md")
+	records, failed := filepath.Glob("../../docs/decisions/*.md")
+	if err = errors.Join(err, failed); err != nil || len(pages) < 10 || len(records) < 10 {
+		t.Fatalf("%v: %d pages, %d records", err, len(pages), len(records))
+	}
+	for _, page := range slices.Concat([]string{"../../README.md", "../../CONTRIBUTING.md", "../../SECURITY.md"}, pages, records) {
+		data, err := os.ReadFile(page)
 		if err != nil {
 			t.Error(err)
 			continue
 		}
 		for _, m := range link.FindAllStringSubmatch(string(data), -1) {
-			if _, err := os.Stat(filepath.Join("../..", filepath.Dir(page), m[1])); err != nil {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
 				t.Errorf("%s links to %s: %v", page, m[1], err)
 			}
 		}
