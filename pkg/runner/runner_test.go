@@ -710,7 +710,13 @@ func TestRun_Full(t *testing.T) {
 				switch i.Name {
 				case first:
 					<-begun
-					for lock := filepath.Join(o.Out, ours, "locks", second); exists(lock); time.Sleep(time.Millisecond) {
+					lock, end := filepath.Join(o.Out, ours, "locks", second), time.Now().Add(time.Minute)
+					for exists(lock) {
+						if time.Now().After(end) {
+							t.Errorf("%s stays", lock)
+							break
+						}
+						time.Sleep(time.Millisecond)
 					}
 					if ctx.Err() != nil {
 						t.Error("a trial under way is stopped")

@@ -280,7 +280,8 @@ func TestExamples_Validate(t *testing.T) {
 		r = p.sh("sbatch --wait terminus.sbatch "+filepath.Join(at, "model.gguf")+" tasks", "LLAMA="+server, "N=1", "CONTEXT=2048", "FLAGS=--max-turns 1 --max-output-tokens 30")
 		return p.log("terminus-*.log"), r
 	}
-	if log, r := play("/bin/false"); r.code != 3 || !strings.Contains(log, "the server has ended with ") || !strings.Contains(log, "nothing was run") {
+	p.write("no-server", "#!/bin/sh\nsleep 3; exit 1\n", 0o755)
+	if log, r := play("no-server"); r.code != 3 || !strings.Contains(log, "the server has ended with ") || !strings.Contains(log, "nothing was run") {
 		t.Errorf("without a server: exit code %d\n%s%s", r.code, r.stderr, log)
 	}
 	p.ok(p.sh("rm terminus-* server-*"))

@@ -85,7 +85,10 @@ func TestRun_Faults(t *testing.T) {
 			p := newPlace(t)
 			p.task("slow", "touch /it\nexec sleep 100000\n", rewards, "")
 			ran := make(chan ran, 1)
-			go func() { ran <- p.run(p.command(p.args("run", "--agent", "oracle", "--retries", "0")...)) }()
+			go func() {
+				defer close(ran)
+				ran <- p.run(p.command(p.args("run", "--agent", "oracle", "--retries", "0")...))
+			}()
 			p.asleep()
 			c.do(p)
 			r := <-ran
@@ -159,11 +162,11 @@ func TestRun_DiskFull(t *testing.T) {
 				p.task(name, solve, rewards, "")
 				wants[name] = map[bool]string{true: "1", false: "0"}[strings.Contains(solve, " /it")]
 			}
-			cmd := p.command(p.args("run", "--agent", "oracle", "-n", "8", "--disk", "1G", "--wheelhouse", "wheels", "--no-gate", "other tests have it")...)
+			cmd := p.command(p.args("run", "--agent", "oracle", "-n", "8", "--retries", "3", "--disk", "1G", "--wheelhouse", "wheels", "--no-gate", "other tests have it")...)
 			cmd.Args = append([]string{"bash", "-o", "pipefail", "-c", `"$@" | while read -r line; do echo "$line"; case $line in *'"task_name":"fills"'*) echo >wheels/go; esac; done`, "bash", cmd.Path}, cmd.Args[1:]...)
 			cmd.Path = "/bin/bash"
 			ran := make(chan ran, 1)
-			go func() { ran <- p.run(cmd) }()
+			go func() { defer close(ran); ran <- p.run(cmd) }()
 			p.await("a solution that waits", func() bool {
 				up, err := filepath.Glob(p.path("scratch/*/*/box/overlay/upper/up"))
 				return err == nil && len(up) > 0
@@ -173,7 +176,7 @@ func TestRun_DiskFull(t *testing.T) {
 			for name, want := range wants {
 				p.came(r, "oracle "+name, want)
 			}
-			if n := r.records["oracle waits"].Tries; n != 2 {
+			if n := r.records["oracle waits"].Tries; n < 2 {
 				t.Errorf("the one that ran when the disk was full: try %d\n%s", n, r.stderr)
 			}
 		})
@@ -226,7 +229,7 @@ func TestRun_ImageRemoved(t *testing.T) {
 	ran := make(chan ran, 1)
 	cmd := p.command("run", "-", "--agent", "oracle", "--out", "out/run", "--scratch", p.path("scratch"), "-n", "1", "--retries", "0", "--no-gate", "only results are looked at")
 	cmd.Stdin = &records
-	go func() { ran <- p.run(cmd) }()
+	go func() { defer close(ran); ran <- p.run(cmd) }()
 	p.asleep()
 	if err := os.Remove(p.path("b.sif")); err != nil {
 		t.Fatal(err)

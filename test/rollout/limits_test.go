@@ -111,11 +111,20 @@ func memoryGroup(t *testing.T, limit string) (procs string) {
 		bed.Missing(t, "the right to make control groups (%v)", err)
 	}
 	t.Cleanup(func() {
-		if err := os.Remove(dir); err != nil {
+		err := os.Remove(dir)
+		for end := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) && time.Now().Before(end); err = os.Remove(dir) {
+			time.Sleep(10 * time.Millisecond) // its last processes are ending
+		}
+		if err != nil {
 			t.Error(err)
 		}
 	})
 	err = errors.Join(os.Chmod(dir, 0o755), os.WriteFile(filepath.Join(dir, file), []byte(limit), 0))
+	for file, most := range map[string]string{"memory.swap.max": "0", "memory.memsw.limit_in_bytes": limit} {
+		if _, none := os.Stat(filepath.Join(dir, file)); err == nil && none == nil {
+			err = os.WriteFile(filepath.Join(dir, file), []byte(most), 0)
+		}
+	}
 	if err != nil {
 		bed.Missing(t, "a limit of memory for control groups (%v)", err)
 	}

@@ -70,9 +70,14 @@ func TestARealModel(t *testing.T) {
 		p.task(name, "", "grep Seccomp: /it\n"+rewards, "")
 		p.write(filepath.Join("tasks", name, "instruction.md"), "Write how the shell is held into the file /it.\n")
 		body := narrow.Replace(ms.ReplyFormat(t))
-		if name != "small" { // it prints, whatever it would choose
-			body = strings.Replace(body, `,"cat /proc/$$/status >>/it\n"`, "", 1)
+		without := `,"cat /proc/$$/status >>/it\n"` // it prints, whatever it would choose
+		if name == "small" {                        // and here it does not
+			without = `"tee -a /it </proc/$$/status\n",`
 		}
+		if !strings.Contains(body, without) {
+			t.Fatalf("no %s in %s", without, body)
+		}
+		body = strings.Replace(body, without, "", 1)
 		r := p.run(p.command(p.args("run", append(strings.Fields(c.flags), "--agent", "terminus", "--api-base", "unix:"+socket, "--api-wait", "1m", "--max-output-tokens", "120",
 			"--temperature", "0", "--model-seed", "1", "--body", body, "--include", name, "--out", "out/"+name)...)...))
 		rec := r.records["terminus "+name]

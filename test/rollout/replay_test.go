@@ -24,8 +24,12 @@ func TestTerminus_Steps(t *testing.T) {
 	p.task("two", "", rewards, "[[steps]]\nname = \"one\"\n[[steps]]\nname = \"two\"\n")
 	p.write("tasks/two/steps/one/instruction.md", "First.\n")
 	p.write("tasks/two/steps/two/instruction.md", "Second.\n")
-	s := ms.Start(t, turn("touch /it; echo >/.fence/x\n"), done, done, turn("rm /it\n"),
-		turn(`printf '\033[?1049h\033[2J\033[7;3H\033[1;38;2;255;120;0m日本\033[0m é\033[9;150Hthe edge\033[12;1H'`+"\n"), done)
+	// What is to be seen has its time, then and when it is typed again.
+	slow := func(keys string) ms.Answer {
+		return ms.Say(strings.Replace(ms.Turn("a", false, keys), `"duration":0.1`, `"duration":3`, 1))
+	}
+	s := ms.Start(t, slow("touch /it; echo >/.fence/x\n"), done, done, turn("rm /it\n"),
+		slow(`printf '\033[?1049h\033[2J\033[7;3H\033[1;38;2;255;120;0m日本\033[0m é\033[9;150Hthe edge\033[12;1H'`+"\n"), done)
 	r := p.model(s.Base, "--token-ids")
 	rec := r.records["terminus two"]
 	if word(rec) != "0.5" || len(rec.StepResults) != 2 || rec.Agent.Turns != 7 || rec.AgentResult != nil {

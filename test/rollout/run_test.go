@@ -190,7 +190,7 @@ func TestTasks(t *testing.T) {
 	log := p.job("busybox", fmt.Sprintf(`umask 0002
 		sifbuild build tasks --cache out/cache --base debian:12=%s/debian --base busybox:1=%s/busybox --require none --no-smoke --scratch scratch |
 		rollout validate - --out out/run --scratch scratch -n 2 --strict-verdict %s >out/records.jsonl
-		echo exit code $?`, roots, roots, flags), "--time=30")
+		echo exit code $?`, roots, roots, flags), "--time=30", "--mem=4000")
 	records, err := os.ReadFile(p.path("out/records.jsonl"))
 	if err != nil || !strings.Contains(log, "exit code 1\n") {
 		t.Errorf("%v; a broken grader passes with no action\n%s", err, log)
@@ -322,10 +322,13 @@ func TestRun_Ended(t *testing.T) {
 func TestRun_JobEnds(t *testing.T) {
 	p := newPlace(t)
 	p.slow()
+	for _, name := range []string{"slow-1", "slow-2"} { // whose processes are known from other tests'
+		p.task(name, "touch /it\nexec sleep 100733\n", rewards, "")
+	}
 	log := p.job("busybox", `
 $run --agent oracle --out out/run -n 3 >out/records.jsonl
 echo exit code $?, left $(squeue -h -j $SLURM_JOB_ID -o %L | cut -d: -f1) minutes
-ls scratch; pgrep -af "[s]leep 100000"
+ls scratch; pgrep -af "[s]leep 100733"
 `+"true\n", "--time=3")
 	records, _ := os.ReadFile(p.path("out/records.jsonl"))
 	if all := byAgent(string(records)); len(all) != 1 || word(all["oracle quick"]) != "1" {
