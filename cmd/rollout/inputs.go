@@ -154,6 +154,7 @@ type told struct {
 		Class   string `json:"class"`
 		Message string `json:"message"`
 		Hint    string `json:"hint"`
+		Retry   bool   `json:"retry"`
 	} `json:"fault"`
 }
 
@@ -214,7 +215,11 @@ func (f *finder) image(t task.Task) (string, *result.Fault) {
 	}
 	if r, ok := f.told[filepath.Clean(t.Dir)]; ok && (r.Image != "" || r.Fault != nil) {
 		if r.Fault != nil {
-			return "", noImage("image_missing", "task", r.Fault.Hint, "sifbuild made no image: %s: %s", r.Fault.Class, r.Fault.Message)
+			cause := "task"
+			if r.Fault.Retry { // a network, a disk, the end of a job
+				cause = "infra"
+			}
+			return "", noImage("image_missing", cause, r.Fault.Hint, "sifbuild made no image: %s: %s", r.Fault.Class, r.Fault.Message)
 		}
 		return r.Image, nil
 	}

@@ -125,6 +125,21 @@ func TestFinder_Separate(t *testing.T) {
 	}
 }
 
+// An image that could not be fetched may be there the next time; one whose steps
+// fail will not.
+func TestFinder_Failed(t *testing.T) {
+	for retry, want := range map[bool]string{true: "infra", false: "task"} {
+		var record told
+		if err := json.Unmarshal(fmt.Appendf(nil, `{"fault":{"class":"x","retry":%v}}`, retry), &record); err != nil {
+			t.Fatal(err)
+		}
+		f := &finder{told: map[string]told{"/t": record}}
+		if _, fault := f.image(task.Task{Dir: "/t"}); fault == nil || fault.Class != "image_missing" || fault.Cause != want {
+			t.Errorf("that can be tried again, %v: %+v", retry, fault)
+		}
+	}
+}
+
 // with runs f as a command with these arguments.
 func with(t *testing.T, f func(c *urfave.Context) error, args ...string) {
 	t.Helper()
