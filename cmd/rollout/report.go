@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -82,7 +81,7 @@ func reportRuns(c *urfave.Context) error {
 	r := report.Summarise(runs...)
 	switch {
 	case c.Bool("json"):
-		if err := json.NewEncoder(out).Encode(r); err != nil {
+		if err := cli.Records(out).Encode(r); err != nil {
 			return &cli.Error{Code: cli.Unknown, Err: fmt.Errorf("writing the record: %w", err)}
 		}
 	case c.Bool("markdown"):

@@ -193,8 +193,7 @@ func newJob(c *urfave.Context) (*setup, error) {
 	}
 	j.shard, j.attempts, j.atATime, j.retries = shard, c.Int("attempts"), c.Int("n"), c.Int("retries")
 	if c.Bool("json") || !cli.IsTerminal(c.App.Writer) {
-		j.encoder = json.NewEncoder(c.App.Writer)
-		j.encoder.SetEscapeHTML(false)
+		j.encoder = cli.Records(c.App.Writer)
 	}
 	return j, nil
 }

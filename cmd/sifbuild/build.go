@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -175,8 +174,7 @@ func buildCommand(c *urfave.Context) error {
 	if work && job.This().OnLogin() {
 		fmt.Fprintln(os.Stderr, "sifbuild: this is heavy work, and not in a job of Slurm\nhint: in a job: sbatch examples/build.sbatch TASKS, with the same flags")
 	}
-	out := recorder{gone: gone, enc: json.NewEncoder(c.App.Writer), print: c.Bool("json") || !cli.IsTerminal(c.App.Writer)}
-	out.enc.SetEscapeHTML(false)
+	out := recorder{gone: gone, enc: cli.Records(c.App.Writer), print: c.Bool("json") || !cli.IsTerminal(c.App.Writer)}
 	out.unplanned(p, ready)
 	if work { // the table at the end may be hours away
 		out.early(os.Stderr)

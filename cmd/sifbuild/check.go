@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -85,7 +84,7 @@ func checkCommand(c *urfave.Context) error {
 			no++
 		}
 		if c.Bool("json") {
-			if err := json.NewEncoder(c.App.Writer).Encode(r); err != nil {
+			if err := cli.Records(c.App.Writer).Encode(r); err != nil {
 				return err
 			}
 		} else {

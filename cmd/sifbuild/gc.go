@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -73,7 +72,7 @@ func gcCommand(c *urfave.Context) error {
 		failed = errors.Join(failed, harbor.Sweep(ctx, o.Cache))
 	}
 	var bytes int64
-	enc := json.NewEncoder(c.App.Writer)
+	enc := cli.Records(c.App.Writer)
 	for _, g := range gone {
 		bytes += g.Bytes
 		if c.Bool("json") {

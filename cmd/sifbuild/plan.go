@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -75,7 +74,7 @@ func planCommand(c *urfave.Context) error {
 	}
 	records := planRecords(p, all)
 	if c.Bool("json") {
-		enc := json.NewEncoder(c.App.Writer)
+		enc := cli.Records(c.App.Writer)
 		for _, r := range records {
 			enc.Encode(r)
 		}

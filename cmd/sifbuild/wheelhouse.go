@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -122,7 +121,7 @@ func wheelhouseCommand(c *urfave.Context) error {
 		return &cli.Error{Code: cli.Unknown, Err: err}
 	}
 	if c.Bool("json") || !cli.IsTerminal(c.App.Writer) {
-		if err := json.NewEncoder(c.App.Writer).Encode(r); err != nil {
+		if err := cli.Records(c.App.Writer).Encode(r); err != nil {
 			return err
 		}
 	}
