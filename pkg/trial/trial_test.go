@@ -160,8 +160,8 @@ func TestRun_Faults(t *testing.T) {
 				return session.Exit{}, nil
 			}
 		}, "reward none, verify download_failed task, done"},
-		"artifact not fetched":         {func(b *bench) { separate(b); b.get = failing("agent", "/app", errors.New("no")) }, "reward none, verify download_failed infra, done"},
-		"artifact that changes":        {func(b *bench) { separate(b); b.get = failing("agent", "/app", lost) }, "reward none, verify download_failed task, done"},
+		"artifact not fetched":  {func(b *bench) { separate(b); b.get = failing("agent", "/app", errors.New("no")) }, "reward none, verify download_failed infra, done"},
+		"artifact that changes": {func(b *bench) { separate(b); b.get = failing("agent", "/app", lost) }, "reward none, verify download_failed task, done"},
 		"artifact behind a lost domain": {func(b *bench) {
 			separate(b)
 			b.Agent, b.get = model{large}, failing("agent", "/app", &box.Error{Class: "session_lost", Cause: "agent"})
