@@ -3,11 +3,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -15,6 +19,7 @@ import (
 
 	"fence/pkg/cli"
 	"fence/pkg/probe"
+	"fence/pkg/tree"
 )
 
 func main() { os.Exit(run(os.Args)) }
@@ -23,7 +28,29 @@ func run(args []string) int {
 	if len(args) > 1 && args[1] == probe.WorkerName {
 		return probe.WorkerMain(args[2:], os.Stdin, os.Stdout)
 	}
+	if len(args) > 1 && args[1] == "__empty" {
+		return empty(args[2:])
+	}
 	return cli.Main(app(), args)
+}
+
+// empty removes what is in folders. rollout has it done by the program that it
+// brings into a container whose own are an agent's by then (box.Empty).
+func empty(dirs []string) int {
+	for _, dir := range dirs {
+		names, err := os.ReadDir(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		for _, name := range names {
+			err = cmp.Or(err, tree.RemoveAll(filepath.Join(dir, name.Name()))) // the first, and all the same the others
+		}
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "probe: emptying %s: %v\n", dir, err)
+			return cli.Unknown
+		}
+	}
+	return 0
 }
 
 const help = `Tries, one by one, what a command in this place could do: read shared and home

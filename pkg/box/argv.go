@@ -15,6 +15,11 @@ import (
 
 const inFence = "/.fence/"
 
+// Empty is a command that removes what is in folders, which stay. It needs
+// nothing of the image's, whose programs an agent may have changed or removed,
+// and ends with 0 only if they are empty, or not there.
+func Empty(dirs ...string) []string { return append([]string{inFence + "probe", "__empty"}, dirs...) }
+
 // networks are the modes; of both domains.
 var networks = []string{"none", "loopback", "host"}
 

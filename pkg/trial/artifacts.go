@@ -109,11 +109,16 @@ func (r *run) has(ctx context.Context, at string) error {
 }
 
 // unhad is why something could not be had from a container. What its files are
-// like, many or changing, is the doing of who was in it.
+// like, many or changing, and that the agent's domain is lost while the container
+// is there, is the doing of who was in it.
 func (r *run) unhad(err error) error {
 	var said *session.Error
-	if errors.Is(err, errTooMuch) || errors.As(err, &said) && alive(r.box) {
+	var lost *box.Error
+	switch {
+	case errors.Is(err, errTooMuch) || errors.As(err, &said) && alive(r.box):
 		return Faultf("verify", "download_failed", r.blame(), "", "%v", err)
+	case errors.As(err, &lost) && alive(r.box):
+		return Faultf("verify", lost.Class, r.blame(), lost.Hint, "%v", err)
 	}
 	return err
 }

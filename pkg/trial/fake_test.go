@@ -32,6 +32,7 @@ type fake struct {
 	run     func(f *fake, c box.Command, s session.Streams) (session.Exit, error)
 	put     func(domain, dir string) error
 	get     func(domain, dir string) error
+	full    int // what emptying folders ends with
 
 	mu    sync.Mutex
 	calls []string
@@ -54,6 +55,17 @@ func (f *fake) Run(_ context.Context, c box.Command, s session.Streams) (session
 		return session.Exit{}, nil
 	}
 	f.note("run %s %s", c.Domain, c.Argv[len(c.Argv)-1])
+	if empty := box.Empty(); len(c.Argv) > len(empty) && slices.Equal(c.Argv[:len(empty)], empty) {
+		for _, dir := range c.Argv[len(empty):] {
+			names, _ := filepath.Glob(filepath.Join(f.root, dir, "*"))
+			for _, name := range names {
+				if err := os.RemoveAll(name); err != nil {
+					return session.Exit{}, err
+				}
+			}
+		}
+		return session.Exit{Code: f.full}, nil
+	}
 	if f.run == nil {
 		return session.Exit{}, nil
 	}
@@ -199,6 +211,7 @@ type bench struct {
 	run   func(f *fake, c box.Command, s session.Streams) (session.Exit, error)
 	put   func(domain, dir string) error
 	get   func(domain, dir string) error
+	full  int
 }
 
 func newBench(t *testing.T) *bench {
@@ -219,7 +232,7 @@ func newBench(t *testing.T) *bench {
 		Agent: Oracle{}, Dir: filepath.Join(dir, "out"), Box: box.Options{Image: "/i.sif", Scratch: filepath.Join(dir, "scratch")},
 	}
 	b.Start = func(_ context.Context, o box.Options) (Box, error) {
-		f := &fake{options: o, root: t.TempDir(), run: b.run, put: b.put, get: b.get, done: make(chan struct{})}
+		f := &fake{options: o, root: t.TempDir(), run: b.run, put: b.put, get: b.get, full: b.full, done: make(chan struct{})}
 		b.boxes = append(b.boxes, f)
 		return f, nil
 	}

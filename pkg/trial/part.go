@@ -2,6 +2,7 @@ package trial
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -129,6 +130,9 @@ func (r *run) play(ctx context.Context, p part, dir string, end *result.StepResu
 		r.collect(ctx, c)
 	}
 	kept, err := r.artifacts(ctx, p.artifacts, filepath.Join(dir, "artifacts"), p.verifier.Separate != nil)
+	if err == nil && !alive(r.box) { // tests that have a container of their own would not see it
+		err = errors.New("the container has ended")
+	}
 	if err != nil {
 		return r.because(ctx, r.box, "verify", "download_failed", "infra", err)
 	}
@@ -138,7 +142,8 @@ func (r *run) play(ctx context.Context, p part, dir string, end *result.StepResu
 
 // prepare brings a step's own files.
 func (r *run) prepare(ctx context.Context, p part) error {
-	if _, err := r.box.Run(ctx, box.Command{Domain: box.Agent, Argv: emptied("/logs/agent", "/solution"), Timeout: harness}, session.Streams{}); err != nil {
+	// What its processes go on writing there is their affair.
+	if _, err := r.box.Run(ctx, box.Command{Domain: box.Agent, Argv: box.Empty("/logs/agent", "/solution"), Timeout: harness}, session.Streams{}); err != nil {
 		return err
 	}
 	if err := r.agentFolders(ctx); err != nil {
@@ -160,11 +165,6 @@ func (r *run) prepare(ctx context.Context, p part) error {
 		}
 	}
 	return r.healthy(ctx, p.health, p.agent.User)
-}
-
-// emptied is a command that empties folders of the container's.
-func emptied(dirs ...string) []string {
-	return append([]string{"/bin/sh", "-c", `for d; do [ -d "$d" ] && rm -rf "$d"/* "$d"/.[!.]* "$d"/..?*; done; :`, "sh"}, dirs...)
 }
 
 // act is the agent's phase.

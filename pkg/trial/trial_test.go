@@ -57,7 +57,7 @@ func TestRun_Order(t *testing.T) {
 	}
 	want := []string{
 		"put agent /logs", "put agent /app", "put agent /solution", "run agent (/solution/solve.sh) > /logs/agent/oracle.txt 2>&1", "get agent /logs/agent",
-		"put verifier /", "run verifier exec /tests/test.sh > /logs/verifier/test-stdout.txt 2>&1", "get verifier /logs/verifier",
+		"run verifier /logs/verifier", "put verifier /", "run verifier exec /tests/test.sh > /logs/verifier/test-stdout.txt 2>&1", "get verifier /logs/verifier",
 	}
 	if got := b.boxes[0].calls; !slices.Equal(got, want) {
 		t.Errorf("calls:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -160,9 +160,38 @@ func TestRun_Faults(t *testing.T) {
 				return session.Exit{}, nil
 			}
 		}, "reward none, verify download_failed task, done"},
-		"artifact not fetched":         {func(b *bench) { separate(b); b.get = failing("agent", "/app", errors.New("no")) }, "reward none, verify download_failed infra, done"},
-		"artifact that changes":        {func(b *bench) { separate(b); b.get = failing("agent", "/app", lost) }, "reward none, verify download_failed task, done"},
+		"artifact not fetched":  {func(b *bench) { separate(b); b.get = failing("agent", "/app", errors.New("no")) }, "reward none, verify download_failed infra, done"},
+		"artifact that changes": {func(b *bench) { separate(b); b.get = failing("agent", "/app", lost) }, "reward none, verify download_failed task, done"},
+		"artifact behind a lost domain": {func(b *bench) {
+			separate(b)
+			b.Agent, b.get = model{large}, failing("agent", "/app", &box.Error{Class: "session_lost", Cause: "agent"})
+		}, "reward none, verify session_lost agent, done"},
 		"artifact of a model's, large": {func(b *bench) { separate(b); b.Agent = model{large}; artifactsMost.all = 1 }, "reward none, verify download_failed agent, done"},
+		"over its memory before its artifacts": {func(b *bench) {
+			separate(b)
+			b.Spec.Verifier.Collect = []spec.Collect{{Command: "collect"}}
+			b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
+				if c.Argv[len(c.Argv)-1] == "collect" {
+					return session.Exit{}, f.dies(limit)
+				}
+				return passes(f, c, s)
+			}
+		}, "reward none, verify memory_limit task, done"},
+		"killed among its artifacts": {func(b *bench) {
+			separate(b)
+			b.get = func(_, dir string) error { // what is asked for has come whole
+				if dir == "/app" {
+					b.boxes[0].dies(&box.Error{Class: "container_killed", Cause: "infra"})
+				}
+				return nil
+			}
+		}, "reward none, verify container_killed infra, done"},
+		"gone after its model, which leaves nothing to keep": {func(b *bench) {
+			separate(b)
+			b.Spec.Artifacts = nil
+			b.Agent = model{func(e Env) error { e.Box.(*fake).dies(limit); return nil }}
+		}, "reward none, verify memory_limit agent, done"},
+		"an earlier reward that cannot be removed": {func(b *bench) { b.full = 3 }, "reward none, verify upload_failed infra, done"},
 		"verifier killed with its box": {func(b *bench) {
 			b.run = func(f *fake, c box.Command, s session.Streams) (session.Exit, error) {
 				if isTests(c) {

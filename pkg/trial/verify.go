@@ -146,16 +146,15 @@ var pytestFiles = []string{"pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.
 func (r *run) tests(ctx context.Context, b Box, p part, artifacts []kept) error {
 	own := p.verifier.Separate
 	bring := own == nil || !own.HasTests
-	if p.name != "" || own != nil {
-		dirs := []string{"/logs/verifier"}
-		if bring {
-			dirs = append(dirs, "/tests")
-		}
-		if exit, err := b.Run(ctx, box.Command{Domain: box.Verifier, Argv: emptied(dirs...), Timeout: harness}, session.Streams{}); err != nil {
-			return err
-		} else if exit.Code != 0 {
-			return fmt.Errorf("emptying %s ended with %d", strings.Join(dirs, " and "), exit.Code)
-		}
+	dirs := []string{"/logs/verifier"} // a reward that is there is an earlier step's, or the image's
+	if bring && (p.name != "" || own != nil) {
+		dirs = append(dirs, "/tests")
+	}
+	said := &lastWords{}
+	if exit, err := b.Run(ctx, box.Command{Domain: box.Verifier, Argv: box.Empty(dirs...), Timeout: harness}, session.Streams{Err: said}); err != nil {
+		return err
+	} else if exit.Code != 0 {
+		return fmt.Errorf("emptying %s ended with %d: %s", strings.Join(dirs, " and "), exit.Code, said)
 	}
 	for _, a := range artifacts {
 		f, err := os.Open(a.stream)

@@ -116,3 +116,40 @@ if os.fork() == 0:
 		}
 	}
 }
+
+// What an earlier step's tests wrote is no later step's reward, whatever the
+// agent did to the programs that remove files.
+func TestAttacks_EarlierReward(t *testing.T) {
+	p := newPlace(t)
+	const first = "[ -e /second ] || { echo '{\"reward\": 1}' >/logs/verifier/reward.json; mkdir -p /tests/a/b; chmod 0 /tests/a; touch /second; exit; }\n[ ! -e /tests/a ] || exit\n"
+	const zero = first + "echo 0 >/logs/verifier/reward.txt\n"
+	all := map[string]struct{ solve, test, want string }{
+		"control":    {"", first + "echo 1 >/logs/verifier/reward.txt\n", "1"},
+		"no rm":      {"rm -f /bin/rm /usr/bin/rm", zero, "0"},
+		"another rm": {"ln -sf true /bin/rm", zero, "0"},
+		"rm rewards": {`printf '#!/bin/sh\necho 1 >/logs/verifier/reward.txt\n' >/bin/rm`, zero, "0"},
+		"no file":    {"rm -f /bin/rm /usr/bin/rm", first, "reward_missing"},
+	}
+	for name, c := range all {
+		name = strings.ReplaceAll(name, " ", "-")
+		p.task(name, "", c.test, "multi_step_reward_strategy = \"final\"\n[[steps]]\nname = \"one\"\n[[steps]]\nname = \"two\"\n")
+		for step, solve := range map[string]string{"one": c.solve, "two": ""} {
+			p.write("tasks/"+name+"/steps/"+step+"/instruction.md", asks(step))
+			p.write("tasks/"+name+"/steps/"+step+"/solution/solve.sh", "#!/bin/sh\n"+solve+"\n")
+		}
+	}
+	args := p.args("run", "--agent", "oracle", "--no-gate", "a test", "--retries", "0")
+	args[3] = bed.Image("debian")
+	r := p.run(p.command(args...))
+	for name, c := range all {
+		rec := r.records["oracle "+strings.ReplaceAll(name, " ", "-")]
+		if got := word(rec); got != c.want || len(rec.StepResults) != 2 {
+			t.Errorf("%s: %s after %d steps, want %s: %+v", name, got, len(rec.StepResults), c.want, rec.Fault)
+		} else if len(rec.Tainted) > 0 {
+			t.Errorf("%s: tainted by %v, and the tests ran none of the agent's", name, rec.Tainted)
+		}
+	}
+	if t.Failed() {
+		t.Log(r.stderr)
+	}
+}
