@@ -48,6 +48,7 @@ test-kernels: build ## fence and probe on other kernels, under qemu
 
 bench: build ## figures beside the peers that are installed
 	@test/bench/run
+	@$(MAKE) --no-print-directory bench-rollout
 
 bench-images: build ## how long images take, beside apptainer build
 	@test/bench/images
