@@ -176,7 +176,7 @@ func TestTerminal_Output(t *testing.T) {
 	// what was typed has them with no ESC before them.
 	shown := printed(t, s.kept.String())
 	if !strings.Contains(shown, "\n\rab\r\n") || !strings.Contains(shown, "\x1b[38;2;255;120;0mora") {
-		t.Errorf("what was printed around the strings, or a colour, is not in the recording: %q", shown[:strings.Index(shown, "other")])
+		t.Errorf("what was printed around the strings, or a colour, is not in the recording: %s", short(shown))
 	}
 	if at := regexp.MustCompile(`\x1b[]Pk_^X][^\n]*`).FindString(shown); at != "" {
 		t.Errorf("the recording has a string for the terminal: %q", at)
