@@ -530,6 +530,31 @@ func TestRun_Watched(t *testing.T) {
 	}
 }
 
+// Where it cannot be told what the tests opened, that is a warning, and with
+// StrictVerdict a fault that may be another time's.
+func TestRun_NotWatched(t *testing.T) {
+	for strict, want := range map[bool]string{false: "reward 1, done", true: "reward none, verify tainted unknown"} {
+		b := newBench(t)
+		b.StrictVerdict = strict
+		b.Box.Image = filepath.Join(b.Dir, "no-image")
+		start := b.Start
+		b.Start = func(ctx context.Context, o box.Options) (Box, error) {
+			bx, err := start(ctx, o)
+			f := bx.(*fake)
+			f.upper = f.root
+			return bx, err
+		}
+		r := Run(t.Context(), b.Options)
+		said := strings.Join(r.Warnings, " ")
+		if strict && r.Fault != nil {
+			said = r.Fault.Message
+		}
+		if brief(r) != want || len(r.Tainted) != 1 || r.Tainted[0].Path != "/" || !strings.Contains(said, "cannot be told") || strict && r.VerifierResult != nil {
+			t.Errorf("strict %v: %s, want %s, tainted by %v: %s", strict, brief(r), want, r.Tainted, said)
+		}
+	}
+}
+
 // A verifier of its own sees what the agent left as artifacts, and nothing else.
 func TestRun_Separate(t *testing.T) {
 	b := newBench(t)

@@ -25,15 +25,20 @@ const verifierOwn = "/.verifier"
 // testsOut is where the tests' own output goes, as with Harbor.
 const testsOut = "/logs/verifier/test-stdout.txt"
 
-// verifierEnv is what the tests run with beside the task's own. HOME stays the
-// image's: tests look there for what the agent was told to make, and for
+// TestsEnv is what all tests run with beside the image's and the task's own. HOME
+// stays the image's: tests look there for what the agent was told to make, and for
 // programs. So what an agent left there may be run, which is what taint looks
 // for; but temporary files, the user's Python modules, bytecode and a repository
 // in / are none of the tests' (docs/session.md, "What the tests must not look for").
-func (r *run) verifierEnv(p part) map[string]string {
-	env := map[string]string{
+func TestsEnv() map[string]string {
+	return map[string]string{
 		"TMPDIR": verifierOwn + "/tmp", "PYTHONNOUSERSITE": "1", "PYTHONPYCACHEPREFIX": verifierOwn + "/pyc", "GIT_CEILING_DIRECTORIES": "/",
 	}
+}
+
+// verifierEnv is what the tests of a part run with.
+func (r *run) verifierEnv(p part) map[string]string {
+	env := TestsEnv()
 	maps.Copy(env, r.VerifierEnv)
 	maps.Copy(env, p.verifier.Env)
 	return env

@@ -98,7 +98,17 @@ func TestARealModel(t *testing.T) {
 	if prompt, predicted := (ms.Llama{Socket: socket}).Counted(t); in != prompt || out != predicted {
 		t.Errorf("%d uncached tokens in and %d out; the server counted %d and %d", in, out, prompt, predicted)
 	}
-	// The control: what Apptainer runs has no filter.
+	// The kernel's word for the server's fence.
+	if name := comm(server.Process.Pid); name != "llama-server" {
+		t.Errorf("fence has become %s", name)
+	}
+	if got := restricted(t, server.Process.Pid); got != "1 2" {
+		t.Errorf("NoNewPrivs and Seccomp of the server are %s", got)
+	}
+	// The controls: this process is not restricted, and what Apptainer runs has no filter.
+	if got := restricted(t, os.Getpid()); got == "1 2" {
+		t.Error("the control: this process is restricted, too")
+	}
 	if got, err := bed.Apptainer(t, "exec", bed.Image("busybox"), "grep", "Seccomp:", "/proc/self/status").Output(); err != nil || string(got) != "Seccomp:\t0\n" {
 		t.Errorf("the control: %v, %q", err, got)
 	}

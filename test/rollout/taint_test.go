@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"fence/pkg/box"
 	"fence/pkg/result"
 	"fence/pkg/taint"
+	"fence/pkg/trial"
 	"fence/test/bed"
 )
 
@@ -20,9 +20,6 @@ type judged struct {
 	*taint.Watch
 	tests string // the folder on the host
 }
-
-// verifierEnv is what docs/verdict.md has a verifier be given.
-var verifierEnv = map[string]string{"HOME": "/logs/verifier", "PYTHONPYCACHEPREFIX": "/.verifier/pyc", "PYTHONNOUSERSITE": "1"}
 
 func judge(t *testing.T, image, instruction string) *judged {
 	t.Helper()
@@ -43,6 +40,7 @@ func judge(t *testing.T, image, instruction string) *judged {
 	}
 	t.Cleanup(func() { w.Close() })
 	r.sh(box.Agent, "mkdir -p /app /opt")
+	r.sh(box.Verifier, "mkdir -p /.verifier/tmp")
 	w.Before()
 	return &judged{r, w, tests}
 }
@@ -57,7 +55,7 @@ func (j *judged) verify(test string, alive bool, env ...string) []result.Taint {
 	if err := os.WriteFile(filepath.Join(j.tests, "test.sh"), []byte(test), 0o644); err != nil {
 		j.t.Fatal(err)
 	}
-	vars := maps.Clone(verifierEnv)
+	vars := trial.TestsEnv()
 	for _, kv := range env {
 		k, v, _ := strings.Cut(kv, "=")
 		vars[k] = v
@@ -167,10 +165,10 @@ func TestTaint_Honest(t *testing.T) {
 		{name: "the image's python as told", image: "debian", told: "Mend /usr/bin/python3.11!", agent: `echo >>/usr/bin/python3.11`, test: `python3 -c 1`, want: "/usr/bin/python3.11"},
 		{name: "a library", image: "debian", agent: `sed 's/libz[.]so[.]1/libq.so.1/' /lib/x86_64-linux-gnu/libz.so.1 >/usr/local/lib/libq.so.1; ldconfig`, test: `LD_PRELOAD=libq.so.1 python3 -c 1`},
 		{name: "modes", image: "debian", agent: `chmod -R g+w /usr/bin /usr/lib/python3.11; chmod 700 /bin/bash; touch /bin/sh; chown 0:0 /bin/*`, test: `bash -c :; python3 -c 'import base64'`},
-		{name: "accounts and shells", image: "debian", agent: `echo 'alice:x:0:0::/home/alice:/bin/bash' >>/etc/passwd; echo 'export X=1' >>/root/.bashrc; echo '[user]' >/root/.gitconfig`, test: `id alice; bash -c :; bash -ic :`},
-		{name: "start files", image: "debian", agent: `echo 'export X=1' >>/root/.bashrc`, test: `bash -ic :`, env: []string{"HOME=/root"}, want: "/root/.bashrc"},
-		{name: "git's settings", image: "workloads", agent: `git config --global user.name a; git config --global init.defaultBranch main`, test: `git config -l`, env: []string{"HOME=/root"}},
-		{name: "git's commands", image: "workloads", agent: `git config --global core.pager true`, test: `git config -l`, env: []string{"HOME=/root"}, want: "/root/.gitconfig"},
+		{name: "accounts and shells", image: "debian", agent: `echo 'alice:x:0:0::/home/alice:/bin/bash' >>/etc/passwd; echo 'export X=1' >>/root/.bashrc; echo '[user]' >/root/.gitconfig`, test: `id alice; bash -c :`},
+		{name: "start files", image: "debian", agent: `echo 'export X=1' >>/root/.bashrc`, test: `bash -ic :`, want: "/root/.bashrc"},
+		{name: "git's settings", image: "workloads", agent: `git config --global user.name a; git config --global init.defaultBranch main`, test: `git config -l`},
+		{name: "git's commands", image: "workloads", agent: `git config --global core.pager true`, test: `git config -l`, want: "/root/.gitconfig"},
 		{name: "a link in place of the same", image: "debian", agent: `rm /bin/sh; ln -s dash /bin/sh`, test: `sh -c :`},
 		{name: "what was there", image: "debian", agent: `mv /bin/bash /bin/b; mv /bin/b /bin/bash`, test: `bash -c :`},
 	} {
@@ -200,7 +198,6 @@ func TestTaint_WhileTheTestsRun(t *testing.T) {
 	const test = `touch /opt/go; until [ -e /opt/done ]; do :; done; bash -c :`
 	const when, done = `(until [ -e /opt/go ]; do :; done; `, `; touch /opt/done) >/dev/null 2>&1 &`
 	const install = `pip install -q --no-index --find-links /wheels --break-system-packages --root-user-action ignore --no-deps pytest_timeout uv; `
-	const inHome = `export HOME=/root; `
 	const packages = "/usr/local/lib/python3.11/dist-packages/"
 	for _, row := range []struct {
 		agent, test string
@@ -208,7 +205,7 @@ func TestTaint_WhileTheTestsRun(t *testing.T) {
 		want        string
 	}{
 		// What tests install, and installers write, beside a server, and what it may add.
-		{`:`, inHome + install + `cp -p $(command -v uv) /usr/local/bin/uv2; mkdir -p ~/.local/bin; echo 'export PATH="$HOME/.local/bin:$PATH"' >~/.local/bin/env; . ~/.local/bin/env; ln -s /opt/x ~/.local/bin/uvx; python3 -c 'import pytest_timeout, uv'`, true, ""},
+		{`:`, install + `cp -p $(command -v uv) /usr/local/bin/uv2; mkdir -p ~/.local/bin; echo 'export PATH="$HOME/.local/bin:$PATH"' >~/.local/bin/env; . ~/.local/bin/env; ln -s /opt/x ~/.local/bin/uvx; python3 -c 'import pytest_timeout, uv'`, true, ""},
 		{when + `d=` + packages + `x-1.dist-info; mkdir -p $d; printf '[pytest11]\nx = x\n' >$d/entry_points.txt` + done, install + test, true, packages + "x-1.dist-info/entry_points.txt"},
 		{when + `echo >>` + packages + `pytest_timeout.py` + done, install + test, true, packages + "pytest_timeout.py"},
 		{when + `echo 'exit 0' >~/.local/bin/env; cat ~/.local/bin/env; rm ~/.local/bin/env` + done, `mkdir -p /root/.local/bin; ` + test, true, "/root/.local/bin/env"},
