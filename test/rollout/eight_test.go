@@ -13,11 +13,11 @@ import (
 )
 
 // greedy are tasks whose solutions take all that they get, and what is to come
-// of them.
+// of them. What a solution ends with has no fork: none may be had.
 var greedy = map[string]struct{ solve, want string }{
-	"forks": {"echo 'while :; do sh /tmp/b & sh /tmp/b & done' >/tmp/b; sh /tmp/b 2>/dev/null; sleep 1000\n", "process_limit in agent by task, try 1"},
+	"forks": {"echo 'while :; do sh /tmp/b & sh /tmp/b & done' >/tmp/b; sh /tmp/b 2>/dev/null & exec sleep 1000\n", "process_limit in agent by task, try 1"},
 	"eats":  {"python3 -c 'x = b\"x\" * (10 << 30)'\n", "memory_limit in agent by task, try 1"},
-	"fills": {"dd if=/dev/zero of=/full bs=1M; sleep 1000\n", "disk_limit in agent by task, try 1"},
+	"fills": {"dd if=/dev/zero of=/full bs=1M; exec sleep 1000\n", "disk_limit in agent by task, try 1"},
 }
 
 // A trial that takes too much is ended alone, with the cause, and the others come
