@@ -75,7 +75,7 @@ func TestAttacks(t *testing.T) {
 		{"uv", `mkdir -p ~/.local/bin; printf '%s' '` + trojan + `' >~/.local/bin/uvx; chmod +x ~/.local/bin/uvx`, `PATH=$HOME/.local/bin:$PATH; uvx pytest; echo 0 >/logs/verifier/reward.txt`, "reward_missing", "/root/.local/bin/uvx"},
 		{"a new pytest", `mkdir -p /usr/local/bin; printf '%s' '` + trojan + `' >/usr/local/bin/py.test; chmod +x /usr/local/bin/py.test`, `py.test /tests; echo 0 >/logs/verifier/reward.txt`, "reward_missing", "/usr/local/bin/py.test"},
 		{"old hwcaps", `rm -f /etc/ld.so.cache; for d in tls haswell x86_64 avx512_1 haswell/x86_64 tls/haswell/x86_64 tls/x86_64; do mkdir -p /lib/x86_64-linux-gnu/$d; cp /lib/x86_64-linux-gnu/libz.so.1 /lib/x86_64-linux-gnu/$d/; done`, `python3 -c 'import zlib; print(open("/proc/self/maps").read())' | grep libz; echo 0 >/logs/verifier/reward.txt`, "0", "/usr/lib/x86_64-linux-gnu/tls/haswell/x86_64/libz.so.1"},
-		{"late fill", `f() { f | f & }; (` + ready + `f) >/dev/null 2>&1 &`, `touch /tmp/go; sleep 50; echo 1 >/logs/verifier/reward.txt`, "process_limit", ""},
+		{"late fill", `(` + ready + `for i in $(seq 1500); do sleep 100 & done; wait) >/dev/null 2>&1 &`, `touch /tmp/go; sleep 50; echo 1 >/logs/verifier/reward.txt`, "process_limit", ""},
 	}
 	named := func(a attack) string { return strings.ReplaceAll(a.name, " ", "-") }
 	if only := os.Getenv("ATTACK"); only != "" {
