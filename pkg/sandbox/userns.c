@@ -5,11 +5,13 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "userns.h"
@@ -88,21 +90,35 @@ static int handed_over(unsigned int uid)
 	return inside == uid && n == 1 && (outside == uid || user >= 0) ? 0 : EPERM;
 }
 
-/* The process goes on as the first of a PID namespace of its own; the one that
- * was started tells its number, as it is seen outside, and ends. */
-static int first_process(int tell)
+/* The process goes on as its child, when it has ended itself: a child that asked
+ * before to end with its parent (PR_SET_PDEATHSIG) would end with this one. The
+ * child's number, as it is seen here, is told. */
+static int succeed(int tell)
 {
-	if (unshare(CLONE_NEWPID))
+	struct pollfd us = {syscall(SYS_pidfd_open, getpid(), 0), POLLIN, 0};
+	if (us.fd < 0)
 		return errno;
 	pid_t pid = fork();
 	if (pid < 0)
 		return errno;
 	if (pid) {
-		dprintf(tell, "%d\n", pid);
+		if (tell >= 0)
+			dprintf(tell, "%d\n", pid);
 		_exit(0);
 	}
-	fence_userns.own_pid = 1;
+	while (poll(&us, 1, -1) < 0 && errno == EINTR)
+		;
+	close(us.fd);
 	return 0;
+}
+
+/* The process goes on as the first of a PID namespace of its own. */
+static int first_process(int tell)
+{
+	if (unshare(CLONE_NEWPID))
+		return errno;
+	fence_userns.own_pid = 1;
+	return succeed(tell);
 }
 
 /* A joiner (below.go): argv[0] has the first of the descriptors and their
@@ -117,12 +133,7 @@ static int join(void)
 	for (int i = 0; i < n; i++)
 		if (setns(fd + i, kinds[i]))
 			return errno;
-	pid_t pid = fork();
-	if (pid < 0)
-		return errno;
-	if (pid)
-		_exit(0);
-	return 0;
+	return succeed(-1);
 }
 
 static pthread_t net_thread;
