@@ -455,3 +455,15 @@ func TestKilled_AtAnyMoment(t *testing.T) {
 		_ = cmd.Wait()
 	}
 }
+
+// Whoever makes the first process of a domain ends before that asks to end with
+// its parent, however long it takes: here each process ends 2 s late.
+func TestDomainsOutliveTheirMakers(t *testing.T) {
+	bed.Require(t, "tools")
+	args := strings.Fields("-f -qq -o /dev/null -e trace=exit_group -e inject=exit_group:delay_enter=2000000")
+	p := placeOf(t, bed.Command(t, "strace", append(args, bed.Bin(t, "fence"), "serve", "--stdio", "--domain", "agent=strict")...))
+	// Without it a domain would come up in another way.
+	if r, err := p.try(session.Command{Argv: []string{"echo", "on"}}, ""); err != nil || r.out != "on\n" || !p.state("agent").PIDNamespace {
+		t.Errorf("%v %+v %+v", err, r, p.state("agent"))
+	}
+}

@@ -67,12 +67,17 @@ func withFence(t *testing.T, cmd *exec.Cmd) {
 // descriptor 0 of apptainer.
 func newPlace(t *testing.T, form string, flags ...string) *place {
 	t.Helper()
-	p := &place{t: t, said: &bytes.Buffer{}, mark: newMark()}
 	args := ""
 	for _, d := range []string{"agent", "verifier"} {
 		args += " --domain " + d + "=strict --flag " + d + ":form=" + form
 	}
-	p.runtime = inContainer(t, `exec apptainer -q exec $IMG /.fence/fence serve --stdio`+args+" "+strings.Join(flags, " "))
+	return placeOf(t, inContainer(t, `exec apptainer -q exec $IMG /.fence/fence serve --stdio`+args+" "+strings.Join(flags, " ")))
+}
+
+// placeOf starts what becomes, or has in it, a fence serve --stdio.
+func placeOf(t *testing.T, runtime *exec.Cmd) *place {
+	t.Helper()
+	p := &place{t: t, said: &bytes.Buffer{}, mark: newMark(), runtime: runtime}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
