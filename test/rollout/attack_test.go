@@ -48,6 +48,7 @@ if python3 -c 'import os, sys; sys.exit(not os.path.exists("/it"))'; then echo 1
 // Whatever an agent does instead of the task, a reward that it gets is named as
 // tainted. ATTACK chooses tricks by a pattern of names.
 func TestAttacks(t *testing.T) {
+	bed.Require(t, "workloads")
 	all := []attack{
 		{"control", `touch /it`, slow, "1", ""},
 		{"idle", `:`, slow, "0", ""},
@@ -163,6 +164,7 @@ func TestAttacks_EarlierReward(t *testing.T) {
 // from the trials that begin after it; of its own everything is seen. On a node
 // with few of them, for other tests' runs need some.
 func TestAttacks_InotifyUsedUp(t *testing.T) {
+	bed.Require(t, "workloads")
 	p := newPlace(t)
 	p.task("one", `cd /; python3 -c '
 import ctypes, time, os

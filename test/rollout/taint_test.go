@@ -84,6 +84,7 @@ func paths(found []result.Taint) string {
 
 // Each trojan is flagged when the tests load it, and only then.
 func TestTaint_Trojans(t *testing.T) {
+	bed.Require(t, "workloads", "wheels")
 	if !asUser(t) {
 		return
 	}
@@ -138,6 +139,7 @@ func TestTaint_Trojans(t *testing.T) {
 // What solutions do as a rule is not flagged; what differs little from it, and
 // is a trojan, is.
 func TestTaint_Honest(t *testing.T) {
+	bed.Require(t, "workloads", "wheels")
 	if !asUser(t) {
 		return
 	}
@@ -191,6 +193,7 @@ func TestTaint_Honest(t *testing.T) {
 // is changed of the image then counts where something was left, and what the
 // tests install does not.
 func TestTaint_WhileTheTestsRun(t *testing.T) {
+	bed.Require(t, "workloads", "wheels")
 	if !asUser(t) {
 		return
 	}
@@ -239,6 +242,7 @@ func TestTaint_WhileTheTestsRun(t *testing.T) {
 // Of a task with several steps, what an earlier agent did is remembered, and
 // what an earlier verifier did is none of the agent's.
 func TestTaint_Steps(t *testing.T) {
+	bed.Require(t, "workloads", "wheels")
 	if !asUser(t) {
 		return
 	}
