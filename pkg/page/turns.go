@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path/filepath"
 	"strings"
@@ -109,15 +108,7 @@ func turnsOf(dir string) ([]turn, int, error) {
 
 // fromLog reads rollout.turn/v1 records.
 func fromLog(path string) ([]turn, error) {
-	f, err := readfile.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	all, err := trajectory.Read(io.LimitReader(f, maxFile))
-	if err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
-	}
+	all, err := trajectory.ReadFile(path)
 	turns := []turn{}
 	for i, x := range all {
 		at := milliseconds(x.StartedAt)

@@ -3,18 +3,13 @@ package report
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path/filepath"
 	"strings"
 
-	"fence/pkg/internal/readfile"
 	"fence/pkg/internal/text"
 	"fence/pkg/trajectory"
 )
-
-// most of a file of turns that is read.
-const mostTurns = 512 << 20
 
 // Turns lays out what the model did in a trial: a row a call, or with n its
 // nth turn in full, of each step that has one. Nothing is laid out of an agent
@@ -30,7 +25,7 @@ func Turns(t Trial, n int) (out []Block, err error) {
 		}
 	}
 	for _, name := range order {
-		turns, failed := readTurns(filepath.Join(parts[name], "agent", "turns.jsonl"))
+		turns, failed := trajectory.ReadFile(filepath.Join(parts[name], "agent", "turns.jsonl"))
 		if failed != nil && !errors.Is(failed, fs.ErrNotExist) {
 			err = errors.Join(err, failed)
 		}
@@ -50,19 +45,6 @@ func Turns(t Trial, n int) (out []Block, err error) {
 		}
 	}
 	return out, err
-}
-
-func readTurns(path string) ([]trajectory.Turn, error) {
-	f, err := readfile.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	turns, err := trajectory.Read(io.LimitReader(f, mostTurns))
-	if err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
-	}
-	return turns, err
 }
 
 func listed(turns []trajectory.Turn, of string) Block {

@@ -14,6 +14,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"fence/pkg/internal/readfile"
 )
 
 // Schema is the first field of a turn's record.
@@ -114,6 +116,21 @@ func (l *Log) Add(t Turn) error {
 
 // Close ends the file.
 func (l *Log) Close() error { return l.f.Close() }
+
+// ReadFile reads the turns of a file, which may be anybody's: a regular one, up
+// to 512 MiB of it. Beside an error are those that came before it.
+func ReadFile(path string) ([]Turn, error) {
+	f, err := readfile.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	turns, err := Read(io.LimitReader(f, 512<<20))
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return turns, err
+}
 
 // Read reads turns. A last line without an end is what a killed writer left,
 // and is passed over.
